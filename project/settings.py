@@ -1,0 +1,122 @@
+"""The demo project: SQLite and no services by default; PostgreSQL, Redis and a broker by environment."""
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR_DIR = Path(os.environ.get("RESPONSES_WS_VAR", BASE_DIR / "var"))
+VAR_DIR.mkdir(parents=True, exist_ok=True)
+
+DEBUG = os.environ.get("DEBUG", "1") == "1"
+SECRET_KEY = os.environ.get("SECRET_KEY", "development-only-not-a-secret" if DEBUG else "")
+ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
+CSRF_TRUSTED_ORIGINS = [origin for origin in os.environ.get("CSRF_TRUSTED_ORIGINS", "").split(",") if origin]
+
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "responses_ws",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "project.urls"
+ASGI_APPLICATION = "project.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+
+def database(url: str) -> dict:
+    """Django's settings for ``postgres://user:password@host:port/name``; empty: SQLite in WAL mode."""
+    if not url:
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": VAR_DIR / "db.sqlite3",
+            "OPTIONS": {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 20,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            },
+        }
+    parts = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": parts.port or "",
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": 10}},
+    }
+
+
+DATABASES = {"default": database(os.environ.get("DATABASE_URL", ""))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-us"
+STATIC_URL = "static/"
+STATIC_ROOT = VAR_DIR / "static"
+
+# Django's ASGI handler spools larger bodies to disk; above our own limit nothing is ever spooled.
+FILE_UPLOAD_MAX_MEMORY_SIZE = 17 * 1024 * 1024
+DATA_UPLOAD_MAX_MEMORY_SIZE = 17 * 1024 * 1024
+
+CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "memory://")
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ROUTES = {"responses_ws.*": {"queue": "responses_ws.billing"}}
+CELERY_TASK_TIME_LIMIT = 120
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+if CELERY_BROKER_URL.startswith("redis"):
+    CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300, "socket_timeout": 5}
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {"task": "responses_ws.bill_batch", "schedule": 5.0},
+    "reap": {"task": "responses_ws.reap", "schedule": 30.0},
+}
+
+RESPONSES_WS = {
+    "REDIS_URL": os.environ.get("REDIS_URL", ""),
+    "ENGINES": {"scripted": {"ENGINE": "responses_ws.engines.scripted.Scripted"}},
+    "MODELS": {"scripted": {"ENGINE": "scripted"}},
+}
+if os.environ.get("ENGINE_URL"):
+    RESPONSES_WS["ENGINES"]["remote"] = {
+        "ENGINE": "responses_ws.engines.openai_chat.OpenAIChat",
+        "BASE_URL": os.environ["ENGINE_URL"],
+        "API_KEY": os.environ.get("ENGINE_API_KEY", ""),
+    }
+    RESPONSES_WS["MODELS"]["*"] = {"ENGINE": "remote"}

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class ResponsesWsConfig(AppConfig):
+    name = "responses_ws"
+    verbose_name = "Responses API"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,86 @@
+"""`app_settings`: the typed, lazy view of the one dict `RESPONSES_WS`.
+
+Import ``app_settings`` and read an attribute when you need its value; nothing is bound earlier, so tests and
+`override_settings` work. An unknown key is a system-check error (`checks.py`), never a silent typo.
+"""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.core.signals import setting_changed
+
+from responses_ws.connection.limits import Limits
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Every key of ``RESPONSES_WS`` with its default. The docstring below a field is its line in the reference."""
+
+    ENGINES: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Engines by name: ``{"main": {"ENGINE": "responses_ws.engines.openai_chat.OpenAIChat", "BASE_URL": "http://127.0.0.1:8001/v1"}}``.
+    ``ENGINE`` is the dotted path of an `Engine`; the other keys are that engine's options."""
+    MODELS: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Models by the name clients use: ``{"my-model": {"ENGINE": "main", "UPSTREAM": "Qwen/Qwen3-8B"}}``. ``UPSTREAM``
+    (default: the same name) is the engine's own name for it. The entry ``"*": {"ENGINE": "main"}`` serves whatever that
+    engine lists, under the engine's names."""
+    AUTHENTICATOR: str = "responses_ws.transports.authentication.ApiKeyAuthenticator"
+    """Dotted path of the class that turns an ``Authorization`` header into a principal. Write your own to use the
+    accounts that your project already has."""
+    REDIS_URL: str = ""
+    """Where stored chains are shared between workers, for example ``redis://127.0.0.1:6379/1``. Empty: the database only."""
+    LIMITS: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Overrides of single limits, by the names of `Limits` (see below)."""
+    STORE_DAYS: int = 30
+    """Days that a response with ``store: true`` can be found again."""
+    SSE_DONE: bool = True
+    """End SSE streams with ``data: [DONE]``, as the Open Responses specification asks; every known client takes it."""
+    ALLOWED_ORIGINS: list[str] = dataclasses.field(default_factory=list)
+    """Values of the ``Origin`` header that may open a socket. Programs send none and need a key; a browser page from
+    another site is refused."""
+    BILL_CANCELLED: bool = True
+    """Bill what the engine made before the client left."""
+    BILL_WARMUP: bool = False
+    """Bill the input of ``generate: false`` requests. Off: the engine did no work, the ledger says so."""
+    BILL_ABANDONED: bool = True
+    """Bill up to the last checkpoint when the serving process died."""
+    BILLING_QUEUE: str = "responses_ws.billing"
+    """Celery queue of the billing tasks."""
+    DATABASE_THREADS: int = 4
+    """Threads, and so database connections, per process for reading."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits as the pure rooms take them."""
+        return msgspec.convert(self.LIMITS, Limits, strict=False)
+
+
+class _LazySettings:
+    """Reads ``settings.RESPONSES_WS`` at first use and again after every change."""
+
+    _loaded: Settings | None = None
+
+    def _load(self) -> Settings:
+        if self._loaded is None:
+            known = {field.name for field in dataclasses.fields(Settings)}
+            given = getattr(settings, "RESPONSES_WS", {})
+            self._loaded = Settings(**{key: value for key, value in given.items() if key in known})
+            self._limits = self._loaded.limits
+        return self._loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._load(), name)
+
+    @property
+    def limits(self) -> Limits:
+        self._load()
+        return self._limits
+
+    def reload(self, *, setting: str, **_kwargs: Any) -> None:
+        if setting == "RESPONSES_WS":
+            self._loaded = None
+
+
+app_settings = _LazySettings()
+setting_changed.connect(app_settings.reload)

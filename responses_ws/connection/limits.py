@@ -1,0 +1,40 @@
+"""The limits of the protocol and ours, as values. Every wait and every size has one."""
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one connection and of one turn. All are settings: ``RESPONSES_WS["LIMITS"]``."""
+
+    connection_seconds: float = 3600.0
+    """Age at which a socket takes no new turns. OpenAI closes at 60 minutes."""
+    connection_grace_seconds: float = 600.0
+    """How long running turns may go on after that."""
+    active_turns: int = 16
+    """Responses running at once on one socket; more wait. Source: OpenAI's WebSocket guide."""
+    lane_names: int = 32
+    """Distinct ``stream_id`` values in a socket's life; the default lane is not counted. Source: the same guide."""
+    queued_turns: int = 32
+    """Turns waiting on one lane; more are refused with 429."""
+    max_frame_bytes: int = 16 * 1024 * 1024
+    """One WebSocket message or HTTP body. OpenAI's limit is 16 MiB."""
+    max_items: int = 2000
+    """Items in one request's input."""
+    max_tools: int = 128
+    """Tools in one request, those inside namespaces included."""
+    created_seconds: float = 0.05
+    """``response.created`` goes out after this, even if the engine has not accepted the call yet."""
+    engine_connect_seconds: float = 5.0
+    """To open a connection to an engine."""
+    engine_first_delta_seconds: float = 600.0
+    """From the call to the engine's first delta."""
+    engine_next_delta_seconds: float = 60.0
+    """Between two deltas."""
+    redis_seconds: float = 0.25
+    """One Redis call on a turn's path; later is a miss."""
+    database_seconds: float = 10.0
+    """One database call on a turn's path."""
+    hot_responses: int = 10_000
+    """Stored responses that a process keeps in memory for HTTP continuations."""
+    hot_bytes: int = 256 * 1024 * 1024
+    """Their size in memory, roughly."""

@@ -1,0 +1,134 @@
+"""The contract of an engine: what continues a context."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal
+
+import msgspec
+
+from responses_ws.protocol.sampling import Delta
+from responses_ws.rendering.chat import ChatPrompt
+
+ErrorKind = Literal[
+    "unavailable",
+    "overloaded",
+    "rate_limited",
+    "timeout",
+    "context_length",
+    "bad_request",
+    "auth",
+    "protocol",
+    "engine",
+]
+
+
+class EngineError(Exception):
+    """The engine refused or broke.
+
+    ``kind`` says how; ``status`` is the engine's HTTP status where there was one; ``headers`` are retry hints that
+    may be passed on (``retry-after``, ``x-ratelimit-*``). ``message`` may reach the client only for the kinds
+    ``context_length`` and ``bad_request``; for the others it is for our log.
+    """
+
+    def __init__(
+        self, kind: ErrorKind, message: str, *, status: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind: ErrorKind = kind
+        self.message = message
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What to ask an engine before trying."""
+
+    exact_usage: bool = False
+    """Counts tokens itself as it yields them, so that a cut-off answer is still measured, not estimated."""
+    tools: bool = True
+    images: bool = False
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampling step, asked in messages. Everything is already in the engine's words.
+
+    ``prompt`` is shared and append-only: read it, never change it.
+    """
+
+    request_id: str
+    model: str
+    """The engine's own name of the model."""
+    prompt: ChatPrompt
+    tools: bytes | None = None
+    """JSON array of chat-completions tools, or None."""
+    tool_choice: str | dict[str, Any] | None = None
+    """Chat-completions form: "auto", "none", "required" or ``{type, function: {name}}``."""
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    response_format: dict[str, Any] | None = None
+    """Chat-completions ``response_format``, or None for plain text."""
+    reasoning_effort: str | None = None
+    affinity: str | None = None
+    """Names the chain, stable from turn to turn: engines that cache prefixes per session may use it."""
+
+
+class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as its engine lists it."""
+
+    id: str
+    context_tokens: int | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """``detail`` names the cure where ``ok`` is false."""
+
+    ok: bool
+    detail: str = ""
+
+
+class Engine(ABC):
+    """What continues a context: a model server, a client of one, or an embedded one.
+
+    One instance per process and configured name; it is used by many turns at once on one event loop. ``options``
+    is its dict from ``RESPONSES_WS["ENGINES"][name]`` without the key ``ENGINE``; a wrong option raises
+    ValueError with the key's name.
+
+    ``chat()`` gives a context manager. Entering it sends the call and returns when the engine has *accepted* it;
+    a refusal raises EngineError there. Inside, iterate: every step yields the list of deltas that came in one
+    read, never an empty list; the last list ends with exactly one ``Finished``, or EngineError is raised. Leaving
+    the block early, by exception or cancellation too, frees the engine at once. The block may be entered in one
+    task and left in another.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.options = options
+
+    @abstractmethod
+    def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+        """Call the engine once. See the class for the contract."""
+
+    @abstractmethod
+    async def models(self) -> list[EngineModel]:
+        """What it serves now. Raises EngineError."""
+
+    async def health(self) -> Health:
+        """Whether a call would have a chance; never raises."""
+        try:
+            await self.models()
+        except EngineError as exc:
+            return Health(ok=False, detail=str(exc))
+        return Health(ok=True)
+
+    async def start(self) -> None:
+        """Spawn or connect what is needed; idempotent. The default needs nothing."""
+
+    async def aclose(self) -> None:
+        """Give everything back; idempotent."""

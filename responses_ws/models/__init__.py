@@ -1,0 +1,22 @@
+"""Tables. Foreign keys point one way: billing → usage → responses → accounts."""
+
+from .accounts import ApiKey, Organization, Project
+from .billing import Account, Component, Journal, Posting, Price, RatedLine
+from .responses import Chain, StoredItem, StoredResponse
+from .usage import UsageRecord
+
+__all__ = [
+    "Account",
+    "ApiKey",
+    "Chain",
+    "Component",
+    "Journal",
+    "Organization",
+    "Posting",
+    "Price",
+    "Project",
+    "RatedLine",
+    "StoredItem",
+    "StoredResponse",
+    "UsageRecord",
+]

@@ -1,0 +1,109 @@
+"""Who may ask: organisations, projects, API keys."""
+
+import hashlib
+import hmac
+import secrets
+import zlib
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+
+class Organization(models.Model):
+    """Who pays."""
+
+    name = models.CharField(max_length=200, unique=True)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Project(models.Model):
+    """Who owns responses: every look-up of a response names its project."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
+    name = models.CharField(max_length=200)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering = ("organization", "name")
+        constraints = [models.UniqueConstraint(fields=("organization", "name"), name="responses_ws_project_name")]
+
+    def __str__(self) -> str:
+        return f"{self.organization} / {self.name}"
+
+
+def digest_of(key: str) -> bytes:
+    """What is stored of a key: HMAC-SHA-256 under Django's SECRET_KEY, 32 bytes.
+
+    The key is 256 random bits, so a slow hash would add nothing but a lever for overload.
+    """
+    return hmac.new(settings.SECRET_KEY.encode(), key.encode(), hashlib.sha256).digest()
+
+
+def generate_key() -> str:
+    """``sk-proj-``, 256 random bits, and a checksum that lets a typo be told from a revoked key."""
+    secret = secrets.token_urlsafe(32)
+    return f"sk-proj-{secret}{zlib.crc32(secret.encode()) & 0xFFFFFF:06x}"
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def usable(self, now: datetime | None = None) -> "ApiKeyQuerySet":
+        """Keys that are neither revoked nor expired."""
+        return self.filter(revoked_at=None).filter(Q(expires_at=None) | Q(expires_at__gt=now or timezone.now()))
+
+    def find(self, key: str, now: datetime | None = None) -> "ApiKey | None":
+        """The usable key whose secret this is. The digest is the look-up: the same work for every unknown key."""
+        return self.usable(now).select_related("project").filter(digest=digest_of(key)).first()
+
+    def create_with_secret(self, *, project: Project, name: str, key: str | None = None, **fields: Any) -> "ApiKey":
+        """A new key. Its secret is on the returned instance as ``secret`` and nowhere else, ever again."""
+        key = key or generate_key()
+        instance = self.create(
+            project=project, name=name, digest=digest_of(key), prefix=key[:12], last4=key[-4:], **fields
+        )
+        instance.secret = key
+        return instance
+
+
+class ApiKey(models.Model):
+    """A secret that speaks for a project. Only its digest is kept; the secret is shown once."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
+    name = models.CharField(max_length=200)
+    digest = models.BinaryField(max_length=32, unique=True, editable=False)
+    prefix = models.CharField(max_length=16, editable=False)
+    last4 = models.CharField(max_length=4, editable=False)
+    allowed_models = models.JSONField(default=list, blank=True, help_text="Model names; empty means all.")
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = ApiKeyQuerySet.as_manager()
+    secret: str | None = None
+    """Set on a freshly created instance only."""
+
+    class Meta:
+        ordering = ("project", "name")
+        verbose_name = "API key"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.redacted})"
+
+    @property
+    def redacted(self) -> str:
+        """Enough to recognise a key, not to use it."""
+        return f"{self.prefix}…{self.last4}"
+
+    @property
+    def is_usable(self) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > timezone.now())

@@ -1,0 +1,75 @@
+"""The words that engines speak: the pieces of one sampling step."""
+
+from typing import Literal
+
+import msgspec
+
+from .usage import Usage
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """The engine has begun and knows its prompt; optional, before any other delta."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
+    """Visible text. ``tokens``: how many tokens it stands for; one a piece where the engine does not say."""
+
+    text: str
+    tokens: int = 1
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+    """Raw reasoning text of an open model."""
+
+    text: str
+    tokens: int = 1
+
+
+class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
+    """Text with which the model declines."""
+
+    text: str
+    tokens: int = 1
+
+
+class CallStart(msgspec.Struct, frozen=True, gc=False):
+    """A tool call begins. ``index`` names it until its CallEnd.
+
+    Engines give the name as offered to them. ``namespace`` and ``custom`` are filled in on the way to the turn
+    by ``rendering.tools``, which knows what the name stood for.
+    """
+
+    index: int
+    name: str
+    call_id: str | None = None
+    namespace: str | None = None
+    custom: bool = False
+
+
+class CallArguments(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a call's arguments, in the model's own characters."""
+
+    index: int
+    text: str
+    tokens: int = 1
+
+
+class CallEnd(msgspec.Struct, frozen=True, gc=False):
+    """The call is whole."""
+
+    index: int
+
+
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """The one last piece. ``usage`` is None where the engine reported none."""
+
+    reason: FinishReason
+    usage: Usage | None = None
+
+
+Delta = Started | TextDelta | ReasoningDelta | RefusalDelta | CallStart | CallArguments | CallEnd | Finished

@@ -1,0 +1,15 @@
+"""The demo project's settings on a database file of the tests' own."""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["RESPONSES_WS_VAR"] = tempfile.mkdtemp(prefix="responses_ws_tests_")
+
+from project.settings import *  # noqa: F403
+from project.settings import DATABASES, VAR_DIR
+
+# A file, not memory: the group writer and the pool are threads with connections of their own.
+if "sqlite3" in DATABASES["default"]["ENGINE"]:
+    DATABASES["default"]["TEST"] = {"NAME": str(Path(VAR_DIR) / "test.sqlite3")}
+SECRET_KEY = "tests"
