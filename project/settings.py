@@ -8,10 +8,20 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = Path(os.environ.get("RESPONSES_WS_VAR", BASE_DIR / "var"))
 VAR_DIR.mkdir(parents=True, exist_ok=True)
 
+
+
+def words(name: str, default: str = "") -> list[str]:
+    """The comma-separated values of an environment variable."""
+    return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
+
+
 DEBUG = os.environ.get("DEBUG", "1") == "1"
+# Without DEBUG Django refuses to start until a key is given: API keys are hashed under it.
 SECRET_KEY = os.environ.get("SECRET_KEY", "development-only-not-a-secret" if DEBUG else "")
-ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
-CSRF_TRUSTED_ORIGINS = [origin for origin in os.environ.get("CSRF_TRUSTED_ORIGINS", "").split(",") if origin]
+ALLOWED_HOSTS = words("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
+CSRF_TRUSTED_ORIGINS = words("CSRF_TRUSTED_ORIGINS")
+if os.environ.get("BEHIND_PROXY") == "1":
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 INSTALLED_APPS = [
     "daphne",
@@ -91,6 +101,7 @@ STATIC_ROOT = VAR_DIR / "static"
 FILE_UPLOAD_MAX_MEMORY_SIZE = 17 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = 17 * 1024 * 1024
 
+# Celery only wakes billing up; the truth is the table of usage records. So a lost message costs seconds, not money.
 CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "memory://")
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
@@ -101,8 +112,15 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_ROUTES = {"responses_ws.*": {"queue": "responses_ws.billing"}}
 CELERY_TASK_TIME_LIMIT = 120
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# A task that is running at SIGTERM may end within the container's grace (with REMAP_SIGTERM=SIGQUIT).
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 25
 if CELERY_BROKER_URL.startswith("redis"):
-    CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300, "socket_timeout": 5}
+    # Kombu's hour, plus a sweep of up to 100 s, is too long to wait for the message of a killed worker.
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "visibility_timeout": 300,
+        "unacked_restore_interval": 5,
+        "unacked_restore_throttle": 1,
+    }
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "responses_ws.bill_batch", "schedule": 5.0},
     "reap": {"task": "responses_ws.reap", "schedule": 30.0},
@@ -120,3 +138,17 @@ if os.environ.get("ENGINE_URL"):
         "API_KEY": os.environ.get("ENGINE_API_KEY", ""),
     }
     RESPONSES_WS["MODELS"]["*"] = {"ENGINE": "remote"}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")},
+    "loggers": {
+        # Django's own handler would print a second copy.
+        "django": {"handlers": [], "level": "INFO", "propagate": True},
+        "celery": {"level": "WARNING"},
+        "kombu": {"level": "WARNING"},
+    },
+}

