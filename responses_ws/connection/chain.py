@@ -1,0 +1,76 @@
+"""The state that a connection keeps of its conversations: of every lane the newest response."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from responses_ws.protocol.items import Item
+
+from .log import SharedLog
+
+
+class Link(msgspec.Struct, kw_only=True):
+    """A finished response with everything that its continuation needs. Not changed once made.
+
+    ``prompt``, ``tools``, ``route`` and ``place`` are opaque here: they are typed by the rooms above (rendering,
+    rendering, engines, stores).
+    """
+
+    response_id: str
+    project_id: int
+    response: dict[str, Any]
+    """The final Response object, as the terminal event carried it."""
+    items: SharedLog[Item]
+    """The whole context: what came before, this input, this output."""
+    input_end: int
+    """Items below this position were the context; the rest is output."""
+    open_calls: Mapping[str, str]
+    """Calls of this response that wait for their outputs: ``{call_id: name}``."""
+    prompt: Any = None
+    """The context as the engine takes it, append-only."""
+    tools: Any = None
+    """The tool set of this response, reused when the next request brings the same."""
+    route: Any = None
+    """The resolved model route."""
+    place: Any = None
+    """Where a stored chain is kept; None when nothing of it is stored."""
+
+
+class Chains:
+    """One slot per lane, filled with its newest response. Gone with the connection.
+
+    Source: OpenAI's WebSocket guide: when a lane advances, its older response is evicted; a continuation may name
+    the newest response of any lane.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[str | None, Link] = {}
+
+    def find(self, response_id: str) -> Link | None:
+        """The cached response with this id, in whichever lane."""
+        for link in self._slots.values():
+            if link.response_id == response_id:
+                return link
+        return None
+
+    def put(self, lane: str | None, link: Link) -> None:
+        """Make ``link`` the newest of its lane."""
+        self._slots[lane] = link
+
+    def evict_failed(self, lane: str | None, previous_response_id: str | None) -> None:
+        """A continuation failed on ``lane``: forget the parent if it is this lane's own.
+
+        A failed fork leaves the parent, which is in another lane's slot, alone.
+        """
+        link = self._slots.get(lane)
+        if link is not None and link.response_id == previous_response_id:
+            del self._slots[lane]
+
+    def forget(self, response_ids: set[str]) -> None:
+        """Drop deleted responses."""
+        for lane in [lane for lane, link in self._slots.items() if link.response_id in response_ids]:
+            del self._slots[lane]
+
+    def __len__(self) -> int:
+        return len(self._slots)

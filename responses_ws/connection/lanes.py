@@ -1,0 +1,81 @@
+"""The lanes of one connection: FIFO each, side by side, never more than so many at once."""
+
+from collections import deque
+
+from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
+from responses_ws.protocol.errors import InvalidRequest, RateLimited
+
+from .limits import Limits
+
+Create = ResponseCreate | InvalidCreate
+
+
+class Lanes:
+    """Who runs, who waits.
+
+    A second create on a busy lane, or one more than may run at once, waits; it is not refused. Waiting is bounded.
+
+    Source: OpenAI's WebSocket guide: 16 active over all lanes, 32 distinct names, the default lane uncounted.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._names: set[str] = set()
+        self._waiting: dict[str | None, deque[Create]] = {}
+        """Per lane, in order of arrival. A lane is a key here while it has creates waiting."""
+        self._running: set[str | None] = set()
+
+    def add(self, create: Create) -> None:
+        """Queue a create on its lane.
+
+        Raises:
+            InvalidRequest: one lane name too many.
+            RateLimited: too many waiting on this lane.
+        """
+        lane = create.stream_id
+        if lane is not None and lane not in self._names:
+            if len(self._names) >= self._limits.lane_names:
+                raise InvalidRequest(
+                    f"This connection has used {self._limits.lane_names} stream ids; reuse one or open another.",
+                    code="websocket_stream_limit_reached",
+                    param="stream_id",
+                )
+            self._names.add(lane)
+        queue = self._waiting.setdefault(lane, deque())
+        if len(queue) >= self._limits.queued_turns:
+            raise RateLimited(f"Too many responses are waiting on this lane: {len(queue)}.")
+        queue.append(create)
+
+    def ready(self) -> list[tuple[str | None, Create]]:
+        """Take out what may start now: of every idle lane its oldest, while there is room."""
+        started: list[tuple[str | None, Create]] = []
+        for lane in list(self._waiting):
+            if len(self._running) >= self._limits.active_turns:
+                break
+            if lane in self._running:
+                continue
+            queue = self._waiting.pop(lane)
+            started.append((lane, queue.popleft()))
+            self._running.add(lane)
+            if queue:
+                # To the back: a lane with much to do does not starve the others.
+                self._waiting[lane] = queue
+        return started
+
+    def ended(self, lane: str | None) -> None:
+        """The running turn of a lane is over."""
+        self._running.discard(lane)
+
+    def drop_waiting(self) -> list[Create]:
+        """Take out everything that has not started."""
+        dropped = [create for queue in self._waiting.values() for create in queue]
+        self._waiting.clear()
+        return dropped
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running and not self._waiting
+
+    @property
+    def active(self) -> int:
+        return len(self._running)

@@ -1,0 +1,321 @@
+"""One turn: deltas of an engine in, server events out, numbered."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from responses_ws.protocol import server_events as events
+from responses_ws.protocol.errors import ApiError, response_error
+from responses_ws.protocol.ids import NewId
+from responses_ws.protocol.items import Item
+from responses_ws.protocol.request import Request
+from responses_ws.protocol.response import response_object
+from responses_ws.protocol.sampling import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+)
+from responses_ws.protocol.usage import Usage
+
+Outcome = Literal["completed", "incomplete", "failed"]
+
+_INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class Turn:
+    """The state machine of one response.
+
+    ``begin()`` → ``feed(delta)``… → ``close()`` → ``end()``; or ``fail(error)`` any time after ``begin()``. Each
+    gives encoded frames, in order. Between ``close()`` and ``end()`` the response is whole and can be saved: the
+    terminal event goes out only afterwards.
+
+    Source: the event orders of the OpenAI types; sequence numbers are per response and start at 0.
+    """
+
+    def __init__(
+        self, request: Request, *, response_id: str, new_id: NewId, created_at: int, stream_id: str | None = None
+    ) -> None:
+        self.response = response_object(request, response_id=response_id, created_at=created_at)
+        """The Response object. Its ``output`` grows by whole items only."""
+        self.output_tokens = 0
+        """Counted from the deltas: what was made so far, if the engine never says."""
+        self.reasoning_tokens = 0
+        self.started: Started | None = None
+        self.finished: Finished | None = None
+        self.has_begun = False
+        self._new_id = new_id
+        self._stream_id: str | UnsetType = UNSET if stream_id is None else stream_id
+        self._sequence_number = 0
+        self._next_output_index = 0
+        self._block: _TextBlock | None = None
+        self._calls: dict[int, _Call] = {}
+        self._output: dict[int, Item] = {}
+
+    @property
+    def id(self) -> str:
+        return str(self.response["id"])
+
+    @property
+    def next_sequence_number(self) -> int:
+        return self._sequence_number
+
+    def begin(self) -> list[str]:
+        """``response.created`` and ``response.in_progress``."""
+        self.has_begun = True
+        encoded = events.encode_response(self.response)
+        return [
+            self._encode(events.ResponseCreated, response=encoded),
+            self._encode(events.ResponseInProgress, response=encoded),
+        ]
+
+    def feed(self, delta: Delta) -> list[str]:
+        """The events of one delta, often just one."""
+        frames: list[str] = []
+        if isinstance(delta, TextDelta):
+            self.output_tokens += delta.tokens
+            self._continue_block("output_text", delta.text, frames)
+        elif isinstance(delta, CallArguments):
+            self.output_tokens += delta.tokens
+            if delta.text:
+                self._continue_call(delta, frames)
+        elif isinstance(delta, CallStart):
+            self._close_block(frames, "completed")
+            self._start_call(delta, frames)
+        elif isinstance(delta, CallEnd):
+            self._close_call(delta.index, frames, "completed")
+        elif isinstance(delta, ReasoningDelta):
+            self.output_tokens += delta.tokens
+            self.reasoning_tokens += delta.tokens
+            self._continue_block("reasoning_text", delta.text, frames)
+        elif isinstance(delta, RefusalDelta):
+            self.output_tokens += delta.tokens
+            self._continue_block("refusal", delta.text, frames)
+        elif isinstance(delta, Started):
+            self.started = delta
+        elif isinstance(delta, Finished):
+            self.finished = delta
+        else:
+            raise AssertionError(f"an engine yielded {type(delta).__name__}, which is not a delta")
+        return frames
+
+    def close(self) -> list[str]:
+        """Close what is still open, after Finished. The response then has its final status and output."""
+        assert self.finished is not None, "a turn is closed only after its engine has finished"
+        reason = _INCOMPLETE_REASONS.get(self.finished.reason)
+        frames = self._close_items("incomplete" if reason else "completed")
+        self.response["status"] = "incomplete" if reason else "completed"
+        self.response["incomplete_details"] = {"reason": reason} if reason else None
+        return frames
+
+    def end(self, usage: Usage, *, completed_at: int) -> str:
+        """The one terminal event of a closed turn."""
+        self.response["usage"] = usage.wire()
+        if self.response["status"] == "completed":
+            self.response["completed_at"] = completed_at
+            return self._encode(events.ResponseCompleted, response=events.encode_response(self.response))
+        return self._encode(events.ResponseIncomplete, response=events.encode_response(self.response))
+
+    def fail(self, error: ApiError) -> str:
+        """``response.failed``, after ``begin()``; nothing follows it. Open items stay as they are."""
+        self.response["status"] = "failed"
+        self.response["error"] = response_error(error)
+        return self._encode(events.ResponseFailed, response=events.encode_response(self.response))
+
+    @property
+    def status(self) -> str:
+        return str(self.response["status"])
+
+    @property
+    def incomplete_reason(self) -> str:
+        """Why the response is incomplete, or an empty string."""
+        details = self.response["incomplete_details"]
+        return str(details["reason"]) if details else ""
+
+    @property
+    def output(self) -> list[Item]:
+        """The finished items, in order of their index."""
+        output: list[Item] = self.response["output"]
+        return output
+
+    def _encode(self, event: Callable[..., events.ServerEvent], **fields: Any) -> str:
+        number = self._sequence_number
+        self._sequence_number = number + 1
+        return events.encode(event(sequence_number=number, stream_id=self._stream_id, **fields))
+
+    def _add_item(self, item: Item, frames: list[str]) -> int:
+        index = self._next_output_index
+        self._next_output_index = index + 1
+        frames.append(self._encode(events.OutputItemAdded, output_index=index, item=item))
+        return index
+
+    def _finish_item(self, index: int, item: Item, frames: list[str]) -> None:
+        frames.append(self._encode(events.OutputItemDone, output_index=index, item=item))
+        self._output[index] = item
+        self.response["output"] = [self._output[key] for key in sorted(self._output)]
+
+    def _close_items(self, status: str) -> list[str]:
+        frames: list[str] = []
+        self._close_block(frames, status)
+        for index in sorted(self._calls):
+            self._close_call(index, frames, status)
+        return frames
+
+    def _continue_block(self, kind: str, text: str, frames: list[str]) -> None:
+        block = self._block
+        if block is None or block.kind != kind:
+            block = self._open_block(kind, frames)
+        block.pieces.append(text)
+        frames.append(
+            self._encode(
+                _DELTA_EVENTS[kind],
+                item_id=block.item["id"],
+                output_index=block.output_index,
+                content_index=block.content_index,
+                delta=text,
+            )
+        )
+
+    def _open_block(self, kind: str, frames: list[str]) -> "_TextBlock":
+        is_reasoning = kind == "reasoning_text"
+        previous = self._block
+        if previous is not None and not is_reasoning and previous.kind != "reasoning_text":
+            # Text after a refusal, or the reverse: a second part of the same message.
+            self._close_part(previous, frames)
+            block = _TextBlock(kind, previous.item, previous.output_index, previous.content_index + 1, previous.parts)
+        else:
+            self._close_block(frames, "completed")
+            if is_reasoning:
+                item: Item = {"id": self._new_id("rs"), "type": "reasoning", "summary": []}
+            else:
+                item = {
+                    "id": self._new_id("msg"),
+                    "type": "message",
+                    "status": "in_progress",
+                    "role": "assistant",
+                    "content": [],
+                }
+            block = _TextBlock(kind, item, self._add_item(item, frames), 0, [])
+        self._block = block
+        frames.append(
+            self._encode(
+                events.ContentPartAdded,
+                item_id=block.item["id"],
+                output_index=block.output_index,
+                content_index=block.content_index,
+                part=_part(kind, ""),
+            )
+        )
+        return block
+
+    def _close_part(self, block: "_TextBlock", frames: list[str]) -> None:
+        text = "".join(block.pieces)
+        part = _part(block.kind, text)
+        block.parts.append(part)
+        place = {
+            "item_id": block.item["id"],
+            "output_index": block.output_index,
+            "content_index": block.content_index,
+        }
+        if block.kind == "output_text":
+            frames.append(self._encode(events.OutputTextDone, text=text, **place))
+        elif block.kind == "refusal":
+            frames.append(self._encode(events.RefusalDone, refusal=text, **place))
+        else:
+            frames.append(self._encode(events.ReasoningTextDone, text=text, **place))
+        frames.append(self._encode(events.ContentPartDone, part=part, **place))
+
+    def _close_block(self, frames: list[str], status: str) -> None:
+        block = self._block
+        if block is None:
+            return
+        self._block = None
+        self._close_part(block, frames)
+        item = {**block.item, "content": block.parts}
+        if item["type"] == "message":
+            item["status"] = status
+        self._finish_item(block.output_index, item, frames)
+
+    def _start_call(self, start: CallStart, frames: list[str]) -> None:
+        kind = "custom_tool_call" if start.custom else "function_call"
+        item: Item = {
+            "id": self._new_id("ctc" if start.custom else "fc"),
+            "type": kind,
+            "status": "in_progress",
+            "call_id": start.call_id or self._new_id("call"),
+            "name": start.name,
+            "input" if start.custom else "arguments": "",
+        }
+        if start.namespace is not None:
+            item["namespace"] = start.namespace
+        self._calls[start.index] = _Call(item, self._add_item(item, frames), is_custom=start.custom)
+
+    def _continue_call(self, delta: CallArguments, frames: list[str]) -> None:
+        call = self._calls[delta.index]
+        call.pieces.append(delta.text)
+        event = events.CustomToolCallInputDelta if call.is_custom else events.FunctionCallArgumentsDelta
+        frames.append(self._encode(event, item_id=call.item["id"], output_index=call.output_index, delta=delta.text))
+
+    def _close_call(self, index: int, frames: list[str], status: str) -> None:
+        call = self._calls[index]
+        if not call.pieces and not call.is_custom and status == "completed":
+            # A tool without parameters, called with nothing: clients parse the arguments as JSON.
+            self._continue_call(CallArguments(index, "{}", 0), frames)
+        del self._calls[index]
+        text = "".join(call.pieces)
+        place = {"item_id": call.item["id"], "output_index": call.output_index}
+        if call.is_custom:
+            frames.append(self._encode(events.CustomToolCallInputDone, input=text, **place))
+        else:
+            frames.append(self._encode(events.FunctionCallArgumentsDone, arguments=text, **place))
+        field = "input" if call.is_custom else "arguments"
+        self._finish_item(call.output_index, {**call.item, "status": status, field: text}, frames)
+
+
+class _TextBlock:
+    """An open content part, and the item it belongs to."""
+
+    __slots__ = ("kind", "item", "output_index", "content_index", "parts", "pieces")
+
+    def __init__(
+        self, kind: str, item: Item, output_index: int, content_index: int, parts: list[dict[str, Any]]
+    ) -> None:
+        self.kind = kind
+        self.item = item
+        self.output_index = output_index
+        self.content_index = content_index
+        self.parts = parts
+        self.pieces: list[str] = []
+
+
+class _Call:
+    """An open tool call."""
+
+    __slots__ = ("item", "output_index", "is_custom", "pieces")
+
+    def __init__(self, item: Item, output_index: int, *, is_custom: bool) -> None:
+        self.item = item
+        self.output_index = output_index
+        self.is_custom = is_custom
+        self.pieces: list[str] = []
+
+
+_DELTA_EVENTS: dict[str, Callable[..., events.ServerEvent]] = {
+    "output_text": events.OutputTextDelta,
+    "refusal": events.RefusalDelta,
+    "reasoning_text": events.ReasoningTextDelta,
+}
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    if kind == "output_text":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    if kind == "refusal":
+        return {"type": "refusal", "refusal": text}
+    return {"type": "reasoning_text", "text": text}

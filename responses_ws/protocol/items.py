@@ -1,0 +1,161 @@
+"""Items: the units of context. JSON objects that must survive a round trip whole, whatever their type."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import InvalidRequest
+from .ids import NewId
+
+Item = dict[str, Any]
+
+ROLES = frozenset({"user", "assistant", "system", "developer"})
+
+_CALLS = frozenset({"function_call", "custom_tool_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
+    "function_call": (("call_id", str), ("name", str), ("arguments", str)),
+    "function_call_output": (("call_id", str), ("output", (str, list))),
+    "custom_tool_call": (("call_id", str), ("name", str), ("input", str)),
+    "custom_tool_call_output": (("call_id", str), ("output", (str, list))),
+}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
+
+
+def input_items(given: str | Sequence[Item] | None, new_id: NewId, *, max_items: int) -> list[Item]:
+    """The items of a request's ``input``, checked, each with an id. Nothing else about them is changed.
+
+    A string is one user message. Unknown types pass: they are stored and replayed as they are.
+
+    Raises:
+        InvalidRequest: with ``param`` such as ``input[3].role``.
+    """
+    if given is None or given == "":
+        return []
+    if isinstance(given, str):
+        content = [{"type": "input_text", "text": given}]
+        return [{"type": "message", "role": "user", "content": content, "id": new_id("msg")}]
+    if len(given) > max_items:
+        raise InvalidRequest(f"Too many input items: {len(given)}, at most {max_items} are allowed.", param="input")
+    return [_checked(item, f"input[{index}]", new_id) for index, item in enumerate(given)]
+
+
+def _checked(item: Item, where: str, new_id: NewId) -> Item:
+    kind = item.get("type") or "message"
+    if not isinstance(kind, str):
+        raise InvalidRequest(f"Invalid item type: {kind!r}.", code="invalid_type", param=f"{where}.type")
+    if kind == "message":
+        _check_message(item, where)
+    elif kind == "item_reference":
+        raise InvalidRequest(
+            "Item references are not supported yet: send the item itself.",
+            code="unsupported_value",
+            param=f"{where}.type",
+        )
+    for field, expected in _REQUIRED.get(kind, ()):
+        value = item.get(field)
+        if value is None:
+            raise InvalidRequest(
+                f"Missing required parameter: '{where}.{field}'.",
+                code="missing_required_parameter",
+                param=f"{where}.{field}",
+            )
+        if not isinstance(value, expected):
+            raise InvalidRequest(f"Invalid type for '{where}.{field}'.", code="invalid_type", param=f"{where}.{field}")
+    for field in ("content", "output"):
+        parts = item.get(field)
+        if isinstance(parts, list):
+            for index, part in enumerate(parts):
+                _check_part(part, f"{where}.{field}[{index}]")
+    given_id = item.get("id")
+    if isinstance(given_id, str) and 0 < len(given_id) <= 128:
+        return item
+    return {**item, "id": new_id(_PREFIXES.get(kind, "item"))}
+
+
+def _check_message(item: Item, where: str) -> None:
+    role = item.get("role")
+    if role is None:
+        raise InvalidRequest(
+            f"Missing required parameter: '{where}.role'.", code="missing_required_parameter", param=f"{where}.role"
+        )
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidRequest(
+            f"Invalid value: {role!r}. Supported values are: 'assistant', 'system', 'developer', and 'user'.",
+            param=f"{where}.role",
+        )
+    if not isinstance(item.get("content"), str | list):
+        raise InvalidRequest(
+            f"Invalid type for '{where}.content': expected a string or an array of parts.",
+            code="invalid_type",
+            param=f"{where}.content",
+        )
+
+
+def _check_part(part: Any, where: str) -> None:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise InvalidRequest(f"Invalid content part at '{where}': expected an object with a type.", param=where)
+    for field in ("image_url", "file_url"):
+        url = part.get(field)
+        # An engine that fetched such a URL would do so from inside our network.
+        if isinstance(url, str) and not url.startswith("data:"):
+            raise InvalidRequest(
+                f"Only data URLs are accepted here, not {url[:40]!r}.",
+                code="unsupported_value",
+                param=f"{where}.{field}",
+            )
+    if "text" in part and not isinstance(part["text"], str):
+        raise InvalidRequest(f"Invalid type for '{where}.text'.", code="invalid_type", param=f"{where}.text")
+
+
+def calls_left_open(open_calls: Mapping[str, str], items: Sequence[Item]) -> dict[str, str]:
+    """Pair tool outputs with calls, given the calls that the context left open: ``{call_id: name}``.
+
+    Costs what is new: a context never has more open calls than its last response made.
+
+    Raises:
+        InvalidRequest: an output that answers no open call, or a call that stays without its output.
+
+    Source: the texts of OpenAI's own 400s, which clients show.
+    """
+    still_open = dict(open_calls)
+    for item in items:
+        kind = item.get("type")
+        if kind in _CALLS:
+            still_open[item["call_id"]] = item["name"]
+        elif kind in _OUTPUTS and still_open.pop(item["call_id"], None) is None:
+            noun = "custom tool call" if kind == "custom_tool_call_output" else "function call"
+            raise InvalidRequest(
+                f"No tool call found for {noun} output with call_id {item['call_id']}.",
+                code="invalid_request_error",
+                param="input",
+            )
+    return still_open
+
+
+def require_outputs(open_calls: Mapping[str, str]) -> None:
+    """Refuse a context that has calls without outputs. Raises InvalidRequest."""
+    for call_id in open_calls:
+        raise InvalidRequest(
+            f"No tool output found for function call {call_id}.", code="invalid_request_error", param="input"
+        )
+
+
+def listed(item: Item) -> Item:
+    """An item as ``/input_items`` shows it: messages in full form, everything else as it is."""
+    if (item.get("type") or "message") != "message":
+        return item
+    content = item.get("content")
+    if isinstance(content, str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        part: dict[str, Any] = {"type": kind, "text": content}
+        if kind == "output_text":
+            part["annotations"] = []
+        content = [part]
+    return {**item, "type": "message", "status": item.get("status") or "completed", "content": content}

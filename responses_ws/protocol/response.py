@@ -1,0 +1,62 @@
+"""The Response object."""
+
+from typing import Any
+
+from .request import JsonObject, Request
+
+
+def response_object(request: Request, *, response_id: str, created_at: int) -> JsonObject:
+    """A Response in progress: every key of the public shape, defaults filled in. The caller owns the dict.
+
+    Source: the shape that OpenAI's types, the stricter Open Responses schema and Codex accept at once: no null
+    where that schema forbids it, ``created_at`` an integer, the keys of function tools all present.
+    """
+    text = request.text or {}
+    reasoning = request.reasoning or {}
+    tier = request.service_tier
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "model": request.model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "priority" if tier in ("fast", "priority") else "default",
+        "store": request.is_stored,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": text.get("verbosity") or "medium"},
+        "tool_choice": "auto" if request.tool_choice is None else request.tool_choice,
+        "tools": [_echoed(tool) for tool in request.tools or ()],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+        "metadata": request.metadata or {},
+    }
+
+
+def _echoed(tool: JsonObject) -> JsonObject:
+    if tool.get("type") != "function":
+        return tool
+    strict: Any = tool.get("strict")
+    return {
+        **tool,
+        "description": tool.get("description"),
+        "parameters": tool.get("parameters"),
+        "strict": True if strict is None else strict,
+    }
