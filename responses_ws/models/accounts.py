@@ -67,8 +67,15 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def create_with_secret(self, *, project: Project, name: str, key: str | None = None, **fields: Any) -> "ApiKey":
         """A new key. Its secret is on the returned instance as ``secret`` and nowhere else, ever again."""
         key = key or generate_key()
+        # A short key of someone's own choice is never half given away: at most a quarter at either end.
+        shown = len(key) // 4
         instance = self.create(
-            project=project, name=name, digest=digest_of(key), prefix=key[:12], last4=key[-4:], **fields
+            project=project,
+            name=name,
+            digest=digest_of(key),
+            prefix=key[: min(12, shown)],
+            last4=key[len(key) - min(4, shown) :],
+            **fields,
         )
         instance.secret = key
         return instance

@@ -1,9 +1,12 @@
 """Prices and the double-entry ledger. Money is an integer of nano-USD (10⁻⁹ USD), everywhere."""
 
 from datetime import datetime
+from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
 from .accounts import Organization
@@ -20,10 +23,27 @@ class Component(models.TextChoices):
     REASONING = "reasoning", "reasoning"
 
 
+def sum_of(rows: models.QuerySet[Any], key: str, field: str) -> Coalesce:
+    """A sum over ``rows`` of the outer row, 0 if there are none. Subqueries: two joins would multiply each other."""
+    sums = rows.order_by().filter(**{key: OuterRef("pk")}).values(key).annotate(total=Sum(field)).values("total")
+    return Coalesce(Subquery(sums), 0, output_field=models.BigIntegerField())
+
+
 class PriceQuerySet(models.QuerySet["Price"]):
     def valid_at(self, moment: datetime) -> "PriceQuerySet":
         """Prices whose interval holds ``moment``; the start belongs to the interval, the end does not."""
         return self.filter(valid_from__lte=moment).filter(Q(valid_to=None) | Q(valid_to__gt=moment))
+
+    def with_use(self) -> "PriceQuerySet":
+        """Adds ``used``: whether the ledger refers to the price."""
+        return self.annotate(used=Exists(RatedLine.objects.filter(price=OuterRef("pk"))))
+
+    def overlapping(self, price: "Price") -> "PriceQuerySet":
+        """Other prices for the same thing at a time when ``price`` is valid."""
+        others = self.filter(model=price.model, component=price.component).exclude(pk=price.pk)
+        if price.valid_to is not None:
+            others = others.filter(valid_from__lt=price.valid_to)
+        return others.filter(Q(valid_to=None) | Q(valid_to__gt=price.valid_from))
 
 
 class Price(models.Model):
@@ -55,6 +75,25 @@ class Price(models.Model):
     def __str__(self) -> str:
         return f"{self.model} {self.component} from {self.valid_from:%Y-%m-%d}"
 
+    def clean(self) -> None:
+        if self.valid_from and Price.objects.overlapping(self).exists():
+            raise ValidationError("Another price for this model and component is valid in this time: end it first.")
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the ledger refers to it; such a price can only be ended."""
+        return self.pk is not None and RatedLine.objects.filter(price=self).exists()
+
+    def is_valid_at(self, moment: datetime) -> bool:
+        return self.valid_from <= moment and (self.valid_to is None or moment < self.valid_to)
+
+
+class AccountQuerySet(models.QuerySet["Account"]):
+    def with_wrong_balance(self) -> "AccountQuerySet":
+        """Accounts whose balance is not the sum of their postings (``posted_nano``)."""
+        posted = sum_of(Posting.objects.all(), "account", "amount_nano")
+        return self.annotate(posted_nano=posted).exclude(balance_nano=F("posted_nano"))
+
 
 class Account(models.Model):
     """One side of the books of an organisation. ``balance_nano`` is the sum of its postings."""
@@ -68,6 +107,8 @@ class Account(models.Model):
     currency = models.CharField(max_length=3, default="USD")
     balance_nano = models.BigIntegerField(default=0)
 
+    objects = AccountQuerySet.as_manager()
+
     class Meta:
         ordering = ("organization", "kind")
         constraints = [
@@ -76,6 +117,28 @@ class Account(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} {self.kind} {self.currency}"
+
+
+class JournalQuerySet(models.QuerySet["Journal"]):
+    def usage(self) -> "JournalQuerySet":
+        return self.filter(kind=Journal.Kind.USAGE)
+
+    def standing(self) -> "JournalQuerySet":
+        """Usage entries that nobody reversed."""
+        return self.usage().filter(reversed_by=None)
+
+    def with_sums(self) -> "JournalQuerySet":
+        """Adds what an entry adds up to.
+
+        ``posted_nano`` is 0 for a right one, ``debit_nano`` its amount, ``lines_nano`` and ``lines_tokens`` the sums
+        of the working.
+        """
+        return self.annotate(
+            posted_nano=sum_of(Posting.objects.all(), "journal", "amount_nano"),
+            debit_nano=sum_of(Posting.objects.filter(account__kind=Account.Kind.RECEIVABLE), "journal", "amount_nano"),
+            lines_nano=sum_of(RatedLine.objects.all(), "journal", "amount_nano"),
+            lines_tokens=sum_of(RatedLine.objects.all(), "journal", "quantity"),
+        )
 
 
 class Journal(models.Model):
@@ -89,9 +152,11 @@ class Journal(models.Model):
     kind = models.CharField(max_length=20, choices=Kind.choices)
     usage = models.ForeignKey(UsageRecord, on_delete=models.PROTECT, null=True, related_name="journals")
     reverses = models.OneToOneField("self", on_delete=models.PROTECT, null=True, blank=True, related_name="reversed_by")
-    memo = models.CharField(max_length=200, blank=True, help_text="Why the amount is what it is.")
+    memo = models.CharField(max_length=300, blank=True, help_text="Why the amount is what it is.")
     occurred_at = models.DateTimeField(db_index=True)
     posted_at = models.DateTimeField(default=timezone.now)
+
+    objects = JournalQuerySet.as_manager()
 
     class Meta:
         ordering = ("-id",)
@@ -119,12 +184,50 @@ class RatedLine(models.Model):
         return f"{self.component} × {self.quantity}"
 
 
+class PostingQuerySet(models.QuerySet["Posting"]):
+    def charges(self) -> "PostingQuerySet":
+        """The side that customers owe; reversals count with their sign."""
+        return self.filter(account__kind=Account.Kind.RECEIVABLE)
+
+    def between(self, start: datetime, end: datetime | None = None) -> "PostingQuerySet":
+        """Of entries that occurred in [start, end)."""
+        rows = self.filter(journal__occurred_at__gte=start)
+        return rows if end is None else rows.filter(journal__occurred_at__lt=end)
+
+    def total(self) -> int:
+        """The sum in nano-USD."""
+        return self.aggregate(total=Sum("amount_nano"))["total"] or 0
+
+    def by_day(self) -> "models.QuerySet[Any]":
+        """Rows of ``day`` and ``amount_nano``, in order; days without postings are absent."""
+        days = self.order_by().annotate(day=TruncDate("journal__occurred_at")).values("day")
+        return days.annotate(amount_nano=Sum("amount_nano")).order_by("day")
+
+    def by_model(self) -> "models.QuerySet[Any]":
+        """Rows of ``model`` and ``amount_nano``, the dearest first."""
+        return self._by(model=F("journal__usage__model"))
+
+    def by_key(self) -> "models.QuerySet[Any]":
+        """Rows of ``key_id``, ``key_name``, ``project_name`` and ``amount_nano``, the dearest first."""
+        return self._by(
+            key_id=F("journal__usage__api_key"),
+            key_name=F("journal__usage__api_key__name"),
+            project_name=F("journal__usage__project__name"),
+        )
+
+    def _by(self, **keys: F) -> "models.QuerySet[Any]":
+        groups = self.order_by().filter(journal__usage__isnull=False).values(**keys)
+        return groups.annotate(amount_nano=Sum("amount_nano")).order_by("-amount_nano", *keys)
+
+
 class Posting(models.Model):
     """An amount on an account. Positive is debit, negative is credit."""
 
     journal = models.ForeignKey(Journal, on_delete=models.PROTECT, related_name="postings")
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="postings")
     amount_nano = models.BigIntegerField()
+
+    objects = PostingQuerySet.as_manager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=("journal", "account"), name="responses_ws_posting_once")]

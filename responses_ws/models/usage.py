@@ -1,11 +1,35 @@
 """Usage records: one row per response, which is also the outbox of billing."""
 
+import math
 from datetime import datetime
+from typing import Any
 
 from django.db import models
+from django.db.models import Count, F, Q, Sum
+from django.db.models.functions import TruncDate
 from django.utils import timezone
 
+from responses_ws.protocol.usage import Usage
+
 from .accounts import ApiKey, Organization, Project
+
+TOKEN_SUMS = {
+    "tokens": Sum(F("input_tokens") + F("output_tokens")),
+    "uncached": Sum(F("input_tokens") - F("cached_tokens")),
+    "cached": Sum("cached_tokens"),
+    "answer": Sum(F("output_tokens") - F("reasoning_tokens")),
+    "reasoning": Sum("reasoning_tokens"),
+}
+"""Sums of tokens in parts that do not overlap: uncached + cached + answer + reasoning = tokens."""
+
+
+def _counts() -> dict[str, Count]:
+    """``responses`` that have ended, and the ``failures`` among them: ours, not the client's leaving."""
+    failed = Q(status__in=(UsageRecord.Status.FAILED, UsageRecord.Status.ABANDONED))
+    return {
+        "responses": Count("pk", filter=~Q(status=UsageRecord.Status.IN_PROGRESS)),
+        "failures": Count("pk", filter=failed),
+    }
 
 
 class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
@@ -15,6 +39,56 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
     def unbilled(self) -> "UsageRecordQuerySet":
         """Ended and not yet in the ledger, oldest first."""
         return self.ended().filter(billed_at=None).order_by("id")
+
+    def billed(self) -> "UsageRecordQuerySet":
+        return self.exclude(billed_at=None)
+
+    def without_journal(self) -> "UsageRecordQuerySet":
+        """Records that the ledger does not know."""
+        return self.filter(journals=None)
+
+    def billed_twice(self) -> "UsageRecordQuerySet":
+        """Records with more than one usage entry that nobody reversed (``entries``)."""
+        standing = Q(journals__kind="usage", journals__reversed_by=None)
+        return self.annotate(entries=Count("journals", filter=standing)).filter(entries__gt=1)
+
+    def of(self, project: Project) -> "UsageRecordQuerySet":
+        return self.filter(project=project)
+
+    def between(self, start: datetime, end: datetime | None = None) -> "UsageRecordQuerySet":
+        """Started in [start, end)."""
+        rows = self.filter(started_at__gte=start)
+        return rows if end is None else rows.filter(started_at__lt=end)
+
+    def totals(self) -> dict[str, int]:
+        """Sums over the rows: ``responses``, ``failures``, ``tokens``, and tokens by part (see `TOKEN_SUMS`)."""
+        sums = self.order_by().aggregate(**_counts(), **TOKEN_SUMS)
+        return {name: value or 0 for name, value in sums.items()}
+
+    def by_day(self) -> "models.QuerySet[Any]":
+        """Rows of ``day`` and the sums of `totals`, in order; days without records are absent."""
+        return self._by(day=TruncDate("started_at")).order_by("day")
+
+    def by_model(self) -> "models.QuerySet[Any]":
+        """Rows of ``name`` (the model) and the sums of `totals`, the most tokens first."""
+        return self._by(name=F("model")).order_by("-tokens", "name")
+
+    def by_key(self) -> "models.QuerySet[Any]":
+        """Rows of ``key_id``, ``key_name``, ``project_name`` and the sums of `totals`, the most tokens first."""
+        names = {"key_name": F("api_key__name"), "project_name": F("project__name")}
+        return self._by(key_id=F("api_key"), **names).order_by("-tokens", "key_id")
+
+    def first_token_percentile(self, fraction: float) -> float | None:
+        """The milliseconds to the first token that ``fraction`` of the responses stayed within; None without any.
+
+        The nearest rank, by position in the sorted rows: a value that really occurred, the same on every database.
+        """
+        timed = self.exclude(first_token_ms=None).order_by("first_token_ms")
+        rank = math.ceil(timed.count() * fraction)
+        return timed.values_list("first_token_ms", flat=True)[rank - 1] if rank else None
+
+    def _by(self, **keys: Any) -> "models.QuerySet[Any]":
+        return self.order_by().values(**keys).annotate(**_counts(), **TOKEN_SUMS)
 
     def in_progress(self) -> "UsageRecordQuerySet":
         return self.filter(status=UsageRecord.Status.IN_PROGRESS)
@@ -93,3 +167,15 @@ class UsageRecord(models.Model):
 
     def __str__(self) -> str:
         return self.response_id
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens as the protocol counts them."""
+        return Usage(
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=self.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens,
+            estimated=self.estimated,
+        )

@@ -1,0 +1,198 @@
+"""The ledger: ended usage records become journal entries, each exactly once.
+
+A record is billed in the transaction that writes its journal, and the journal's idempotency key is unique: a task
+that runs twice, in parallel, or is killed anywhere leaves nothing half done and nothing done twice.
+"""
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db import connections, router, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from responses_ws.conf import app_settings
+from responses_ws.models import Account, Journal, Posting, Price, RatedLine, UsageRecord
+
+from . import pricing
+
+MEMO_LENGTH = Journal._meta.get_field("memo").max_length
+
+
+def bill_all(*, limit: int = 500, seconds: float = 60) -> int:
+    """Bill until nothing is left, or for about a minute (half of the task's hard time limit). Returns how many."""
+    total = 0
+    ends_at = time.monotonic() + seconds
+    while True:
+        billed = bill_batch(limit)
+        total += billed
+        if billed < limit or time.monotonic() > ends_at:
+            return total
+
+
+def bill_batch(limit: int = 500) -> int:
+    """Bill up to ``limit`` ended records in one transaction. Returns how many.
+
+    Rows that another worker is billing are skipped where the database can do that; SQLite has one writer at a time.
+    """
+    using = router.db_for_write(UsageRecord)
+    with transaction.atomic(using=using):
+        records = list(_lock(UsageRecord.objects.using(using).unbilled(), using)[:limit])
+        if not records:
+            return 0
+        now = timezone.now()
+        keys = [key_of(record) for record in records]
+        # A record put back by hand, or restored: its entry stands, it is only marked again.
+        present = set(Journal.objects.filter(idempotency_key__in=keys).values_list("idempotency_key", flat=True))
+        _post([record for record in records if key_of(record) not in present], now)
+        UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now)
+        return len(records)
+
+
+def key_of(record: UsageRecord, rating_version: int = 1) -> str:
+    """The idempotency key of a record's journal entry."""
+    return f"usage:{record.response_id}:{rating_version}"
+
+
+def reverse(journal: Journal, memo: str) -> Journal:
+    """Undo an entry by adding its opposite. A second reversal of the same entry is an IntegrityError."""
+    now = timezone.now()
+    with transaction.atomic(using=router.db_for_write(Journal)):
+        reversal = Journal.objects.create(
+            idempotency_key=f"reversal:{journal.idempotency_key}",
+            kind=Journal.Kind.REVERSAL,
+            usage_id=journal.usage_id,
+            reverses=journal,
+            memo=memo[:MEMO_LENGTH],
+            occurred_at=now,
+            posted_at=now,
+        )
+        postings = [
+            Posting(journal=reversal, account_id=posting.account_id, amount_nano=-posting.amount_nano)
+            for posting in journal.postings.all()
+        ]
+        _write_postings(postings)
+    return reversal
+
+
+def reap(now: datetime | None = None) -> int:
+    """Close records whose process is gone as ``abandoned``, with the last checkpoint's tokens. Returns how many.
+
+    One conditional statement is the fencing token: a process that renewed its lease, or closed its record, in the
+    meantime no longer matches. Whoever closes second changes nothing.
+    """
+    now = now or timezone.now()
+    return UsageRecord.objects.lapsed(now).update(
+        status=UsageRecord.Status.ABANDONED, reason="lease_expired", ended_at=now
+    )
+
+
+def _lock(records, using: str):
+    features = connections[using].features
+    if not features.has_select_for_update:
+        return records
+    return records.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+
+
+def _post(records: list[UsageRecord], now: datetime) -> None:
+    """Write journals, lines and postings of records that are locked by the caller."""
+    policy = pricing.Policy(
+        bill_cancelled=app_settings.BILL_CANCELLED,
+        bill_warmup=app_settings.BILL_WARMUP,
+        bill_abandoned=app_settings.BILL_ABANDONED,
+    )
+    prices = _prices_of(records)
+    accounts = _accounts_of({record.organization_id for record in records})
+    lines, postings = [], []
+    charges = [_charge_for(record, prices, policy) for record in records]
+    journals = Journal.objects.bulk_create(
+        Journal(
+            idempotency_key=key_of(record),
+            kind=Journal.Kind.USAGE,
+            usage=record,
+            memo=_memo_of(charge, record),
+            # A turn belongs to the day of its start, as its price does.
+            occurred_at=record.started_at,
+            posted_at=now,
+        )
+        for record, charge in zip(records, charges, strict=True)
+    )
+    for journal, record, charge in zip(journals, records, charges, strict=True):
+        lines += [
+            RatedLine(
+                journal=journal,
+                component=line.component,
+                quantity=line.quantity,
+                price_id=line.price_id,
+                amount_nano=line.amount_nano,
+            )
+            for line in charge.lines
+        ]
+        receivable = accounts[record.organization_id, Account.Kind.RECEIVABLE]
+        revenue = accounts[record.organization_id, Account.Kind.REVENUE]
+        postings += [
+            Posting(journal=journal, account_id=receivable, amount_nano=charge.amount_nano),
+            Posting(journal=journal, account_id=revenue, amount_nano=-charge.amount_nano),
+        ]
+    RatedLine.objects.bulk_create(lines)
+    _write_postings(postings)
+
+
+def _write_postings(postings: list[Posting]) -> None:
+    """Add postings and move the balances of their accounts: one update per account, the hot rows last."""
+    assert sum(posting.amount_nano for posting in postings) == 0, "debits and credits of a batch differ"
+    Posting.objects.bulk_create(postings)
+    moved: dict[int, int] = defaultdict(int)
+    for posting in postings:
+        moved[posting.account_id] += posting.amount_nano
+    # In the order of their ids: two workers that share accounts wait for each other, and never in a circle.
+    for account_id, amount in sorted(moved.items()):
+        if amount:
+            Account.objects.filter(pk=account_id).update(balance_nano=F("balance_nano") + amount)
+
+
+def _charge_for(record: UsageRecord, prices: dict[str, list[Price]], policy: pricing.Policy) -> pricing.Charge:
+    usage = record.usage
+    waiver = pricing.waiver_for(record.status, is_warmup=record.is_warmup, policy=policy)
+    if waiver:
+        return pricing.waived(usage, waiver)
+    rates = {
+        price.component: pricing.Rate(price.pk, price.nano_per_million)
+        for price in prices.get(record.model, ())
+        if price.is_valid_at(record.started_at)
+    }
+    return pricing.charge_for(usage, rates, model=record.model)
+
+
+def _memo_of(charge: pricing.Charge, record: UsageRecord) -> str:
+    notes = [note for note in (charge.memo, "estimated" if record.estimated else "") if note]
+    return "; ".join(notes)[:MEMO_LENGTH]
+
+
+def _prices_of(records: Iterable[UsageRecord]) -> dict[str, list[Price]]:
+    """Prices by model, the newest start last: where two overlap, the later one wins."""
+    prices: dict[str, list[Price]] = defaultdict(list)
+    models = {record.model for record in records}
+    for price in Price.objects.filter(model__in=models).order_by("valid_from", "pk"):
+        prices[price.model].append(price)
+    return prices
+
+
+def _accounts_of(organizations: set[int]) -> dict[tuple[int, str], int]:
+    """Account ids by (organization, kind), created where missing."""
+    accounts = _account_ids(organizations)
+    wanted = sorted(itertools.product(organizations, (Account.Kind.RECEIVABLE, Account.Kind.REVENUE)))
+    missing = [Account(organization_id=org, kind=kind) for org, kind in wanted if (org, kind) not in accounts]
+    if missing:
+        # Another worker may create the same; the constraint lets one of us win and both go on.
+        Account.objects.bulk_create(missing, ignore_conflicts=True)
+        accounts = _account_ids(organizations)
+    return accounts
+
+
+def _account_ids(organizations: set[int]) -> dict[tuple[int, str], int]:
+    found = Account.objects.filter(organization__in=organizations, currency="USD")
+    return {(organization, kind): pk for organization, kind, pk in found.values_list("organization", "kind", "pk")}

@@ -1,0 +1,71 @@
+"""Does the ledger say what the usage records say? Every sum is asked of the database, no row is loaded twice."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import msgspec
+from django.utils import timezone
+
+from responses_ws.models import Account, Journal, UsageRecord
+
+PATIENCE = timedelta(minutes=5)
+"""How long a record may wait for its entry: the sweep comes every 5 seconds, after an outage within a minute."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One disagreement: which promise is broken, by what, and the numbers."""
+
+    kind: str
+    subject: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.subject}: {self.detail}"
+
+
+def reconcile(now: datetime | None = None) -> list[Difference]:
+    """Every difference between usage, rated lines, postings and balances; an empty list when the books are right."""
+    now = now or timezone.now()
+    return [*_late(now), *_without_journal(), *_billed_twice(), *_unbalanced(), *_wrong_balances(), *_wrong_lines()]
+
+
+def _late(now: datetime) -> Iterator[Difference]:
+    late = UsageRecord.objects.unbilled().filter(ended_at__lt=now - PATIENCE)
+    oldest = late.first()
+    if oldest is not None:
+        yield Difference(
+            "unbilled", f"{late.count()} records", f"the oldest ended at {oldest.ended_at:%Y-%m-%d %H:%M:%S}"
+        )
+
+
+def _without_journal() -> Iterator[Difference]:
+    for record in UsageRecord.objects.billed().without_journal().order_by("id").iterator():
+        yield Difference("no journal", record.response_id, "marked as billed, not in the ledger")
+
+
+def _billed_twice() -> Iterator[Difference]:
+    for record in UsageRecord.objects.billed_twice().order_by("id").iterator():
+        yield Difference("billed twice", record.response_id, f"{record.entries} entries stand")
+
+
+def _unbalanced() -> Iterator[Difference]:
+    for journal in Journal.objects.with_sums().exclude(posted_nano=0).order_by("id").iterator():
+        yield Difference("unbalanced", journal.idempotency_key, f"postings sum to {journal.posted_nano}, not to 0")
+
+
+def _wrong_balances() -> Iterator[Difference]:
+    for account in Account.objects.with_wrong_balance().select_related("organization").iterator():
+        yield Difference("balance", str(account), f"{account.balance_nano}, postings sum to {account.posted_nano}")
+
+
+def _wrong_lines() -> Iterator[Difference]:
+    for journal in Journal.objects.usage().with_sums().select_related("usage").order_by("id").iterator():
+        if journal.lines_nano != journal.debit_nano:
+            yield Difference(
+                "lines", journal.idempotency_key, f"lines sum to {journal.lines_nano}, debit is {journal.debit_nano}"
+            )
+        tokens = journal.usage.input_tokens + journal.usage.output_tokens
+        if journal.lines_tokens != tokens:
+            yield Difference(
+                "tokens", journal.idempotency_key, f"{journal.lines_tokens} rated, {tokens} in the usage record"
+            )

@@ -1,0 +1,37 @@
+"""Create an API key from the command line."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import IntegrityError, transaction
+
+from responses_ws.models import ApiKey, Organization, Project
+
+
+class Command(BaseCommand):
+    """Prints the key, alone, on standard output, so that ``KEY=$(manage.py responses_ws_createkey me)`` works."""
+
+    help = "Create an API key and print it. It cannot be shown again."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="What the key is called in the admin.")
+        parser.add_argument("--project", default="default", help="Created if missing (default: %(default)s).")
+        parser.add_argument("--organization", default="default", help="Created if missing (default: %(default)s).")
+        parser.add_argument("--key", help="Use this value instead of a random one; for demos and tests.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        value = options["key"]
+        if value is not None and not (value.isascii() and value.isprintable() and value.strip() == value != ""):
+            raise CommandError("--key must be printable ASCII without spaces around it: it travels in a header")
+        try:
+            with transaction.atomic():
+                organization, _ = Organization.objects.get_or_create(name=options["organization"])
+                project, _ = Project.objects.get_or_create(organization=organization, name=options["project"])
+                key = ApiKey.objects.create_with_secret(project=project, name=options["name"], key=value)
+        except IntegrityError as exc:
+            raise CommandError("an API key with this value exists already") from exc
+        self.stderr.write(f"Key {key.name!r} of project {project}. Keep it: only its digest is stored.")
+        if value is not None and len(value) < 32:
+            self.stderr.write("This value is short enough to guess; use it on your own machine only.")
+        self.stdout.write(key.secret)

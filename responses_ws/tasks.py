@@ -1,0 +1,21 @@
+"""Celery's door: one function called per task.
+
+Celery is a wake-up, never the memory: tasks name no row and take what the tables say is due. Losing a message, or
+delivering it three times, changes nothing.
+"""
+
+from celery import shared_task
+
+from responses_ws.billing import ledger
+
+
+@shared_task(name="responses_ws.bill_batch", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def bill_batch() -> None:
+    """Bill what has ended and is not yet in the ledger."""
+    ledger.bill_all()
+
+
+@shared_task(name="responses_ws.reap", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def reap() -> None:
+    """Close the usage records of processes that died."""
+    ledger.reap()
