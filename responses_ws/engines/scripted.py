@@ -1,0 +1,259 @@
+"""The scripted engine: deterministic answers with exact token counts, for tests, demos and load."""
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from responses_ws.protocol.sampling import CallEnd, CallStart, Delta, Finished, FinishReason, ReasoningDelta, Started
+from responses_ws.protocol.usage import Usage
+
+from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel
+from .options import read_options
+from .script import Plan, plan_for
+
+BYTES_PER_TOKEN = 4  # of a prompt: what common tokenizers need on English text and JSON
+TOKENS_PER_READ = 16  # at most, when not paced: between reads the loop serves others
+AFFINITIES_KEPT = 10_000
+
+_STATUS = {"overloaded": 503, "unavailable": None, "rate_limited": 429, "timeout": 504, "auth": 401}
+
+
+class ScriptedOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=True):
+    """Options of `Scripted`; directives in the user's text go before them."""
+
+    rate: float = 0.0
+    """Tokens per second; 0: as fast as it goes."""
+    ttft_ms: float = 0.0
+    """Milliseconds before the first token."""
+    tokens: int = 0
+    """Answer with so many tokens of filler; 0: with a sentence about what was said."""
+    token_log: str | None = None
+    """Path of a file that gets one JSON line per call when it ends: what this engine says it has made."""
+
+
+class Scripted(Engine):
+    """Answers by rule, not by model: the model it serves is called ``scripted``, so that nobody is misled.
+
+    Tools offered and none used since the user's last message: it calls the one whose words the message shares
+    most. Outputs present: a sentence that quotes them. Otherwise: a sentence that quotes the message. A word is a
+    token, a prompt token is four bytes of prompt, and what the chain named by ``affinity`` has sent before counts
+    as cached.
+
+    The last user message may hold directives, for tests and load:
+
+    ==================  ==============================================================
+    ``!tokens N``       N tokens of text instead of a sentence or a call
+    ``!rate R``         R tokens a second
+    ``!ttft MS``        milliseconds before the first token
+    ``!reason N``       N tokens of reasoning first
+    ``!fail KIND``      refuse the call with that kind of EngineError
+    ``!break N``        break after N tokens
+    ``!stall S``        pause S seconds after the first token
+    ``!refuse``         decline
+    ``!cut``            end at half of it, as ``length``
+    ``!filter``         end at half of it, as ``content_filter``
+    ``!calls N``        N parallel calls
+    ``!rounds N``       call tools N times in a row before answering
+    ``!call NAME {…}``  call that tool with these arguments
+    ==================  ==============================================================
+    """
+
+    capabilities = Capabilities(exact_usage=True)
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(name, options)
+        self._options = read_options(name, options, ScriptedOptions)
+        self._defaults = Plan(
+            tokens_per_second=self._options.rate,
+            ttft_seconds=self._options.ttft_ms / 1000,
+            filler_tokens=self._options.tokens,
+        )
+        self._seen: OrderedDict[str, int] = OrderedDict()
+        self._log_descriptor: int | None = None
+
+    def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+        return _ScriptedCall(self, request)
+
+    async def models(self) -> list[EngineModel]:
+        return [EngineModel(id="scripted")]
+
+    async def aclose(self) -> None:
+        if self._log_descriptor is not None:
+            os.close(self._log_descriptor)
+            self._log_descriptor = None
+
+    def plan(self, request: ChatRequest) -> Plan:
+        """What to answer; the seam for subclasses with scripts of their own."""
+        return plan_for(request, self._defaults)
+
+    def tokens_seen(self, affinity: str | None) -> int:
+        """Tokens of that chain that a prefix cache would hold."""
+        return self._seen.get(affinity, 0) if affinity else 0
+
+    def remember(self, affinity: str | None, tokens: int) -> None:
+        """The chain is now ``tokens`` long."""
+        if affinity:
+            self._seen[affinity] = tokens
+            self._seen.move_to_end(affinity)
+            if len(self._seen) > AFFINITIES_KEPT:
+                self._seen.popitem(last=False)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """One line in the token log, on disk when this returns: it blocks, truth being the point here."""
+        if self._options.token_log is None:
+            return
+        if self._log_descriptor is None:
+            self._log_descriptor = os.open(self._options.token_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(self._log_descriptor, msgspec.json.encode(record) + b"\n")
+        os.fsync(self._log_descriptor)
+
+
+class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
+    """One call: the plan, told by the clock.
+
+    Paced by absolute deadlines: whoever is late gets all tokens that are due at once.
+    """
+
+    __slots__ = (
+        "_engine",
+        "_request",
+        "_plan",
+        "_deltas",
+        "_pending",
+        "_epoch",
+        "_usage",
+        "_emitted",
+        "_reasoning",
+        "_started",
+        "_stalled",
+        "_ended",
+    )
+
+    def __init__(self, engine: Scripted, request: ChatRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._emitted = 0
+        self._reasoning = 0
+        self._started = self._stalled = self._ended = False
+        self._pending: Delta | None = None
+
+    async def __aenter__(self) -> "_ScriptedCall":
+        engine, request = self._engine, self._request
+        prompt = request.prompt
+        size = prompt.byte_length + len(prompt.instructions) + len(request.tools or b"")
+        prompt_tokens = -(-size // BYTES_PER_TOKEN)
+        cached = min(prompt_tokens, engine.tokens_seen(request.affinity))
+        self._usage = Usage(input_tokens=prompt_tokens, cached_tokens=cached)
+        self._plan = engine.plan(request)
+        if self._plan.fail is not None:
+            self._end("error")
+            raise _refusal(self._plan)
+        engine.remember(request.affinity, prompt_tokens)
+        self._deltas: Iterator[Delta] = self._plan.deltas(f"{request.request_id}:{len(prompt.log)}")
+        self._epoch = asyncio.get_running_loop().time() + self._plan.ttft_seconds
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        if not self._ended:
+            self._end("aborted")
+
+    def __aiter__(self) -> AsyncIterator[list[Delta]]:
+        return self
+
+    async def __anext__(self) -> list[Delta]:
+        if self._ended:
+            raise StopAsyncIteration
+        plan = self._plan
+        batch: list[Delta] = []
+        if not self._started:
+            self._started = True
+            batch.append(Started(self._usage.input_tokens, self._usage.cached_tokens))
+            if plan.ttft_seconds or plan.break_after == 0:
+                return batch
+        if plan.break_after is not None and self._emitted >= plan.break_after:
+            self._end("error")
+            raise EngineError("engine", f"scripted to break after {plan.break_after} tokens")
+        if plan.stall_seconds and self._emitted and not self._stalled:
+            self._stalled = True
+            self._epoch += plan.stall_seconds
+            await asyncio.sleep(plan.stall_seconds)
+        due = await self._tokens_due()
+        if plan.break_after is not None:
+            due = min(due, plan.break_after - self._emitted)
+        if plan.stall_seconds and not self._stalled:
+            due = 1
+        self._take(batch, due)
+        return batch
+
+    async def _tokens_due(self) -> int:
+        """Waits for the next token's time; how many may be told by now."""
+        loop = asyncio.get_running_loop()
+        rate = self._plan.tokens_per_second
+        wait = self._epoch + (self._emitted / rate if rate else 0.0) - loop.time()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        elif self._emitted:
+            await asyncio.sleep(0)
+        if not rate:
+            return TOKENS_PER_READ
+        return max(int((loop.time() - self._epoch) * rate) + 1 - self._emitted, 1)
+
+    def _take(self, batch: list[Delta], due: int) -> None:
+        """Moves deltas worth ``due`` tokens into ``batch``, and the end when it is there."""
+        limit = self._request.max_output_tokens
+        while True:
+            delta = self._pending or next(self._deltas, None)
+            self._pending = None
+            if delta is None:
+                self._finish(batch, self._plan.finish)
+                return
+            if isinstance(delta, CallEnd):
+                batch.append(delta)
+                continue
+            if limit is not None and self._emitted >= limit:
+                self._finish(batch, "length")
+                return
+            if due <= 0:
+                self._pending = delta
+                return
+            batch.append(delta)
+            if isinstance(delta, CallStart):
+                continue
+            due -= 1
+            self._emitted += 1
+            self._reasoning += isinstance(delta, ReasoningDelta)
+
+    def _finish(self, batch: list[Delta], reason: FinishReason) -> None:
+        batch.append(Finished(reason, self._counted()))
+        self._engine.remember(self._request.affinity, self._usage.input_tokens + self._emitted)
+        self._end("completed")
+
+    def _end(self, outcome: str) -> None:
+        self._ended = True
+        usage = self._counted()
+        self._engine.log(
+            {
+                "request_id": self._request.request_id,
+                "model": self._request.model,
+                "prompt_tokens": usage.input_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "output_tokens": usage.output_tokens,
+                "reasoning_tokens": usage.reasoning_tokens,
+                "outcome": outcome,
+            }
+        )
+
+    def _counted(self) -> Usage:
+        return msgspec.structs.replace(self._usage, output_tokens=self._emitted, reasoning_tokens=self._reasoning)
+
+
+def _refusal(plan: Plan) -> EngineError:
+    assert plan.fail is not None, "only asked for when the plan refuses"
+    headers = {"retry-after": "1"} if plan.fail in ("rate_limited", "overloaded") else None
+    status = _STATUS.get(plan.fail, 400 if plan.fail in ("bad_request", "context_length") else 500)
+    return EngineError(plan.fail, f"scripted to fail as {plan.fail}", status=status, headers=headers)
