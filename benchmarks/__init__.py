@@ -1,0 +1,1 @@
+"""Benchmarks: what a turn costs through each door, measured beside each other on one machine."""

@@ -1,0 +1,237 @@
+"""A chat-completions server that costs next to nothing: the engine's side of the benchmarks.
+
+It streams words by a clock and ends each turn with one tool call when tools were offered. It never parses a request: it
+looks for the four keys it needs at the two ends of the body, so that a 500 kB history costs it a copy.
+
+A model name overrides the defaults of the command line: ``fake-t100-r1000-f120`` is 100 tokens at 1,000 a second, the
+first after 120 ms; ``-r0`` is as fast as it goes. So one process serves every row of a table.
+"""
+
+import argparse
+import asyncio
+import gc
+import itertools
+import re
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+
+WORDS = (b"the ", b"engine ", b"reads ", b"another ", b"page ", b"of ", b"source ", b"and ", b"thinks ", b"about ")
+EDGE_BYTES = 4096  # where a request keeps its keys: before and after the messages
+CALL_TOKENS = 12  # what the tool call adds to the usage
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+END = b"0\r\n\r\n"
+PACE = re.compile(rb"-([trf])(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How one answer is made: ``tokens`` text tokens, ``rate`` a second (0: at once), the first after ``ttft_ms``."""
+
+    tokens: int = 100
+    rate: int = 0
+    ttft_ms: int = 0
+
+    def named(self, model: bytes) -> "Pace":
+        """This pace with what a model name says about it."""
+        said = {key: int(number) for key, number in PACE.findall(model)}
+        return Pace(said.get(b"t", self.tokens), said.get(b"r", self.rate), said.get(b"f", self.ttft_ms))
+
+
+def text_of(tokens: int) -> str:
+    """The text of an answer of so many tokens: clients compare what they received with it."""
+    return b"".join(itertools.islice(itertools.cycle(WORDS), tokens)).decode()
+
+
+def value_after(body: bytes, key: bytes) -> bytes:
+    """The 64 bytes after ``"key":``, blanks stripped; empty when the body has no such key.
+
+    Inside a JSON string a quote is escaped, so ``"key":`` can only be a key: looking for it needs no parser.
+    """
+    wanted = b'"' + key + b'":'
+    for part in (body[:EDGE_BYTES], body[-EDGE_BYTES:], body if len(body) > 2 * EDGE_BYTES else b""):
+        at = part.find(wanted)
+        if at >= 0:
+            return part[at + len(wanted) : at + len(wanted) + 64].lstrip()
+    return b""
+
+
+def string_after(body: bytes, key: bytes) -> bytes:
+    """The string value of a key, as bytes; empty when absent."""
+    found = value_after(body, key)
+    return found[1:].split(b'"', 1)[0] if found.startswith(b'"') else b""
+
+
+def tool_offered(body: bytes) -> bytes:
+    """The name of the first tool on offer; empty when the request offers none."""
+    if not re.match(rb"\[\s*\{", value_after(body, b"tools")):
+        return b""
+    at = body.find(b'"tools":')
+    return string_after(body[at : at + EDGE_BYTES], b"name")
+
+
+@lru_cache(maxsize=64)
+def text_events(model: bytes, tokens: int) -> tuple[bytes, ...]:
+    """The SSE events of the text, one a token; the first brings the role."""
+    head = (
+        b'data: {"id":"chatcmpl-fake","object":"chat.completion.chunk","created":1,"model":"' + model + b'","choices":'
+    )
+    role = head + b'[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+    words = itertools.islice(itertools.cycle(WORDS), tokens)
+    events = [head + b'[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % word for word in words]
+    return (role + events[0], *events[1:]) if events else (role,)
+
+
+def closing_events(model: bytes, *, tool: bytes, call_id: bytes, prompt_tokens: int, tokens: int) -> bytes:
+    """The SSE events after the text: the call in two pieces, the finish reason, the usage and ``[DONE]``."""
+    head = (
+        b'data: {"id":"chatcmpl-fake","object":"chat.completion.chunk","created":1,"model":"' + model + b'","choices":'
+    )
+    events = []
+    if tool:
+        call = b'{"index":0,"id":"%b","type":"function","function":{"name":"%b","arguments":""}}' % (call_id, tool)
+        piece = b'{"index":0,"function":{"arguments":"{\\"path\\":\\"%b.py\\"}"}}' % call_id
+        for part in (call, piece):
+            events.append(head + b'[{"index":0,"delta":{"tool_calls":[%b]},"finish_reason":null}]}\n\n' % part)
+        tokens += CALL_TOKENS
+    reason = b"tool_calls" if tool else b"stop"
+    events.append(head + b'[{"index":0,"delta":{},"finish_reason":"%b"}]}\n\n' % reason)
+    counts = b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d' % (
+        prompt_tokens,
+        tokens,
+        prompt_tokens + tokens,
+    )
+    events.append(head + b'[],"usage":{%b,"prompt_tokens_details":{"cached_tokens":0}}}\n\n' % counts)
+    events.append(b"data: [DONE]\n\n")
+    return b"".join(events)
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of HTTP/1.1 chunked transfer coding. Source: RFC 9112 §7.1."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Conversation(asyncio.Protocol):
+    """One keep-alive connection: one request at a time, no pipelining."""
+
+    calls = itertools.count(1)
+
+    def __init__(self, pace: Pace) -> None:
+        self.default = pace
+        self.inbox = bytearray()
+        self.head_bytes = 0
+        self.whole_bytes = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport  # asyncio and uvloop set TCP_NODELAY themselves
+        self.loop = asyncio.get_running_loop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer:
+            self.timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self.inbox += data
+        if not self.whole_bytes:
+            at = self.inbox.find(b"\r\n\r\n")
+            if at < 0:
+                return
+            head = bytes(self.inbox[:at]).lower()
+            length = re.search(rb"\r\ncontent-length:\s*(\d+)", head)
+            if length is None and b"\r\ntransfer-encoding:" in head:
+                return self.refuse(b"411 Length Required", b"send a Content-Length")
+            self.head_bytes = at + 4
+            self.whole_bytes = self.head_bytes + (int(length[1]) if length else 0)
+        if len(self.inbox) >= self.whole_bytes:
+            path = bytes(self.inbox[: self.head_bytes]).split(b" ", 2)[1]
+            body = bytes(self.inbox[self.head_bytes : self.whole_bytes])
+            del self.inbox[: self.whole_bytes]
+            self.whole_bytes = 0
+            self.answer(path, body)
+
+    def refuse(self, status: bytes, message: bytes) -> None:
+        body = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"code":null}}' % message
+        self.reply(status, body)
+        self.transport.close()
+
+    def reply(self, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        self.transport.write(head + body)
+
+    def answer(self, path: bytes, body: bytes) -> None:
+        if path.endswith(b"/models"):
+            return self.reply(
+                b"200 OK", b'{"object":"list","data":[{"id":"fake","object":"model","owned_by":"benchmark"}]}'
+            )
+        if not path.endswith(b"/chat/completions"):
+            return self.refuse(b"404 Not Found", b"this engine has /v1/chat/completions and /v1/models")
+        if not value_after(body, b"stream").startswith(b"true"):
+            return self.refuse(b"400 Bad Request", b"this engine only streams")
+        model = string_after(body, b"model")
+        self.pace = self.default.named(model)
+        self.events = text_events(model, self.pace.tokens)
+        self.closing = closing_events(
+            model,
+            tool=tool_offered(body),
+            call_id=b"call_fake%08d" % next(self.calls),
+            prompt_tokens=len(body) // 4,
+            tokens=self.pace.tokens,
+        )
+        self.sent = 0
+        self.started = time.perf_counter() + self.pace.ttft_ms / 1000
+        if self.pace.ttft_ms:
+            self.timer = self.loop.call_later(self.pace.ttft_ms / 1000, self.send_due)
+        else:
+            self.send_due()
+
+    def send_due(self) -> None:
+        """Send every token that is due: token i at ``started + i / rate``, so that lateness never adds up."""
+        rate, whole = self.pace.rate, len(self.events)
+        elapsed = max(0.0, time.perf_counter() - self.started)
+        due = min(whole, int(elapsed * rate) + 1) if rate else whole
+        if due > self.sent:
+            data = b"".join(self.events[self.sent : due])
+            first = HEAD if self.sent == 0 else b""
+            self.sent = due
+            if due == whole:
+                self.transport.write(first + chunk(data + self.closing) + END)
+                return
+            self.transport.write(first + chunk(data))
+        # Loops count in milliseconds; rounding up avoids waking early, and then again at once.
+        wait_ms = max(1, -(-(self.sent / rate - elapsed) * 1000 // 1))
+        self.timer = self.loop.call_later(wait_ms / 1000, self.send_due)
+
+
+async def serve(port: int, pace: Pace) -> None:
+    """Serve on loopback until cancelled; the port goes to standard output, alone on its line."""
+    server = await asyncio.get_running_loop().create_server(lambda: Conversation(pace), "127.0.0.1", port)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    gc.collect()
+    gc.freeze()
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fake_engine", description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--tokens", type=int, default=100, help="text tokens a turn")
+    parser.add_argument("--rate", type=int, default=0, help="tokens a second; 0: as fast as it goes")
+    parser.add_argument("--ttft-ms", type=int, default=0, help="before the first token")
+    options = parser.parse_args()
+    try:
+        from uvloop import run
+    except ImportError:
+        from asyncio import run
+    try:
+        run(serve(options.port, Pace(options.tokens, options.rate, options.ttft_ms)))
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()
