@@ -1,0 +1,234 @@
+"""System checks. Their ids are public: a host project may silence one by its id.
+
+E001 an unknown or invalid setting · E002 a channel layer that drops idle sockets · E003 connections kept open per
+thread · E004 an in-process broker in production · E005 a dotted path that does not lead to the right class ·
+W001 tasks that are delivered twice while they run · W002 nothing bills what no kick reached · W004 no ASGI.
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import celery
+import msgspec
+import redis
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.utils.module_loading import import_string
+
+from .conf import Settings
+from .connection.limits import Limits
+from .engines.base import Engine
+
+SWEEP = "responses_ws.bill_batch"
+# Engines check their own options when they are built; these two keys are ours.
+MODEL_KEYS = {"ENGINE", "UPSTREAM"}
+
+
+def given_settings() -> Any:
+    """The host project's ``RESPONSES_WS``, as written."""
+    return getattr(settings, "RESPONSES_WS", {})
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """A hint for a name that is not known: the nearest one that is, or all of them."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(known))}."
+
+
+def section(name: str) -> dict[str, Any]:
+    """A dict inside the settings, or nothing where it is not one (which E001 reports)."""
+    given = given_settings()
+    value = given.get(name, {}) if isinstance(given, dict) else {}
+    return value if isinstance(value, dict) else {}
+
+
+@register()
+def check_settings(**_kwargs: Any) -> list[CheckMessage]:
+    """E001: typos and wrong types. A key that is silently ignored is a default nobody chose."""
+    given = given_settings()
+    if not isinstance(given, dict):
+        return [Error("RESPONSES_WS is not a dict.", id="responses_ws.E001")]
+    messages: list[CheckMessage] = []
+    types = typing.get_type_hints(Settings)
+    known = [field.name for field in dataclasses.fields(Settings)]
+    for key, value in given.items():
+        if key not in known:
+            messages.append(
+                Error(f"RESPONSES_WS has no setting {key!r}.", hint=suggestion(key, known), id="responses_ws.E001")
+            )
+            continue
+        try:
+            msgspec.convert(value, types[key])
+        except msgspec.ValidationError as exc:
+            messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
+    return messages + list(limit_faults()) + list(model_faults())
+
+
+def limit_faults() -> Iterator[CheckMessage]:
+    """Unknown names and impossible values in ``RESPONSES_WS["LIMITS"]``."""
+    types = typing.get_type_hints(Limits)
+    for key, value in section("LIMITS").items():
+        if key not in types:
+            yield Error(
+                f"RESPONSES_WS['LIMITS'] has no limit {key!r}.", hint=suggestion(key, types), id="responses_ws.E001"
+            )
+            continue
+        try:
+            # As app_settings does: 60 is a float, too.
+            msgspec.convert(value, types[key], strict=False)
+        except msgspec.ValidationError as exc:
+            yield Error(f"RESPONSES_WS['LIMITS'][{key!r}] is invalid: {exc}.", id="responses_ws.E001")
+
+
+def model_faults() -> Iterator[CheckMessage]:
+    """Models whose engine does not exist."""
+    engines = section("ENGINES")
+    for name, model in section("MODELS").items():
+        where = f"RESPONSES_WS['MODELS'][{name!r}]"
+        engine = model.get("ENGINE") if isinstance(model, dict) else None
+        if not isinstance(engine, str):
+            yield Error(f"{where} names no engine.", hint='{"ENGINE": "…"} does.', id="responses_ws.E001")
+        elif engine not in engines:
+            yield Error(
+                f"{where} names the engine {engine!r}, which RESPONSES_WS['ENGINES'] does not have.",
+                hint=suggestion(engine, engines) if engines else "",
+                id="responses_ws.E001",
+            )
+
+
+@register()
+def check_channel_layers(**_kwargs: Any) -> list[CheckMessage]:
+    """E002: channels-redis with redis-py 8 ends every consumer that was idle for five seconds.
+
+    redis-py 8 gave sockets a default timeout, and the layer waits longer than that for a message. Our own consumer
+    uses no layer, but those of the host project do.
+    """
+    if int(redis.__version__.split(".")[0]) < 8:
+        return []
+    messages: list[CheckMessage] = []
+    for alias, layer in getattr(settings, "CHANNEL_LAYERS", {}).items():
+        if layer.get("BACKEND") != "channels_redis.core.RedisChannelLayer":
+            continue
+        hosts = layer.get("CONFIG", {}).get("hosts", ["redis://localhost:6379"])
+        for host in hosts if isinstance(hosts, list | tuple) else [hosts]:
+            # Present and None: absent means redis-py's default.
+            if isinstance(host, dict) and host.get("socket_timeout", ...) is None:
+                continue
+            messages.append(
+                Error(
+                    f"CHANNEL_LAYERS[{alias!r}]: with redis-py {redis.__version__}, a socket that is idle for 5 s dies.",
+                    hint='Write the host as {"address": "redis://…", "socket_timeout": None}.',
+                    id="responses_ws.E002",
+                )
+            )
+    return messages
+
+
+@register()
+def check_databases(**_kwargs: Any) -> list[CheckMessage]:
+    """E003: under ASGI a thread may never see the request that would close its old connection."""
+    return [
+        Error(
+            f"DATABASES[{alias!r}] keeps connections open (CONN_MAX_AGE is not 0).",
+            hint='Set CONN_MAX_AGE to 0, and OPTIONS["pool"] with psycopg 3 for speed.',
+            id="responses_ws.E003",
+        )
+        for alias, database in settings.DATABASES.items()
+        if database.get("CONN_MAX_AGE", 0) != 0
+    ]
+
+
+@register(deploy=True)
+def check_broker(**_kwargs: Any) -> list[CheckMessage]:
+    """E004: kicks into the memory of one process reach no worker."""
+    broker = celery.current_app.conf.broker_url or ""
+    if settings.DEBUG or not broker.startswith("memory:"):
+        return []
+    return [
+        Error(
+            "The Celery broker is memory://, which no other process can read.",
+            hint="Set CELERY_BROKER_URL to a Redis or another broker.",
+            id="responses_ws.E004",
+        )
+    ]
+
+
+@register()
+def check_dotted_paths(**_kwargs: Any) -> list[CheckMessage]:
+    """E005: dotted paths lead to a class of the right kind."""
+    messages: list[CheckMessage] = []
+    for name, engine in section("ENGINES").items():
+        path = engine.get("ENGINE") if isinstance(engine, dict) else None
+        messages += path_faults(f"RESPONSES_WS['ENGINES'][{name!r}]['ENGINE']", path, Engine)
+    messages += path_faults("RESPONSES_WS['AUTHENTICATOR']", settings_value("AUTHENTICATOR"), None)
+    return messages
+
+
+def settings_value(name: str) -> Any:
+    """A setting as given, or its default."""
+    given = given_settings()
+    return given.get(name, getattr(Settings, name)) if isinstance(given, dict) else getattr(Settings, name)
+
+
+def path_faults(where: str, path: Any, base: type | None) -> list[CheckMessage]:
+    """What is wrong with a dotted path to a class (a subclass of ``base``)."""
+    if not isinstance(path, str):
+        return [Error(f"{where} is not a dotted path: {path!r}.", id="responses_ws.E005")]
+    try:
+        target = import_string(path)
+    except ImportError as exc:
+        return [Error(f"{where} does not import: {exc}.", hint="Write package.module.Class.", id="responses_ws.E005")]
+    if not isinstance(target, type):
+        return [Error(f"{where} is not a class: {path}.", id="responses_ws.E005")]
+    if base is not None and not issubclass(target, base):
+        return [Error(f"{where} is not a subclass of {base.__name__}: {path}.", id="responses_ws.E005")]
+    return []
+
+
+@register()
+def check_visibility_timeout(**_kwargs: Any) -> list[CheckMessage]:
+    """W001: a message that stays unacknowledged for longer than this is delivered again, while its task runs."""
+    conf = celery.current_app.conf
+    visibility = (conf.broker_transport_options or {}).get("visibility_timeout")
+    limit = conf.task_time_limit
+    if visibility is None or limit is None or visibility >= limit:
+        return []
+    return [
+        Warning(
+            f"Celery's visibility_timeout ({visibility} s) is below task_time_limit ({limit} s).",
+            hint="Raise visibility_timeout in CELERY_BROKER_TRANSPORT_OPTIONS. Nothing is billed twice, but work is.",
+            id="responses_ws.W001",
+        )
+    ]
+
+
+@register()
+def check_beat(**_kwargs: Any) -> list[CheckMessage]:
+    """W002: kicks may be lost, so a timer has to bill what none of them reached."""
+    schedule = celery.current_app.conf.beat_schedule or {}
+    if any(entry.get("task") == SWEEP for entry in schedule.values()):
+        return []
+    return [
+        Warning(
+            f"No entry of Celery's beat schedule runs {SWEEP}: usage whose message is lost is never billed.",
+            hint=f'CELERY_BEAT_SCHEDULE = {{"sweep": {{"task": "{SWEEP}", "schedule": 5.0}}}}',
+            id="responses_ws.W002",
+        )
+    ]
+
+
+@register(Tags.compatibility, deploy=True)
+def check_asgi(**_kwargs: Any) -> list[CheckMessage]:
+    """W004: WebSocket mode and streams need an ASGI server."""
+    if getattr(settings, "ASGI_APPLICATION", None):
+        return []
+    return [
+        Warning(
+            "ASGI_APPLICATION is not set: under WSGI there is no WebSocket mode, and a stream holds a thread.",
+            hint="Write an asgi.py with responses_ws.routing, and serve it with manage.py responses_ws_serve.",
+            id="responses_ws.W004",
+        )
+    ]
