@@ -1,0 +1,119 @@
+"""A difference between the records and the books is found, named and loud."""
+
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db.models import F
+from django.utils import timezone
+
+from responses_ws.billing import ledger
+from responses_ws.billing.reconcile import Difference, reconcile
+from responses_ws.models import Account, Journal, Posting, RatedLine, UsageRecord
+
+from .rows import NOON, make_prices, make_record
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def books():
+    """One billed record, ``resp_x``, of $0.0028."""
+    make_prices()
+    make_record(response_id="resp_x")
+    ledger.bill_batch()
+
+
+def lose_journal():
+    RatedLine.objects.all().delete()
+    Posting.objects.all().delete()
+    Journal.objects.all().delete()
+    Account.objects.update(balance_nano=0)
+
+
+def bill_twice():
+    second = Journal.objects.create(
+        idempotency_key="usage:resp_x:2", kind="usage", usage=UsageRecord.objects.get(), occurred_at=NOON
+    )
+    RatedLine.objects.create(journal=second, component="input", quantity=1_100, amount_nano=0)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "differences"),
+    [
+        pytest.param(lambda: None, [], id="right"),
+        pytest.param(
+            lose_journal,
+            [Difference("no journal", "resp_x", "marked as billed, not in the ledger")],
+            id="entry lost",
+        ),
+        pytest.param(bill_twice, [Difference("billed twice", "resp_x", "2 entries stand")], id="entry doubled"),
+        pytest.param(
+            lambda: Posting.objects.filter(account__kind="revenue").update(amount_nano=-1),
+            [
+                Difference("unbalanced", "usage:resp_x:1", "postings sum to 2799999, not to 0"),
+                Difference("balance", "acme revenue USD", "-2800000, postings sum to -1"),
+            ],
+            id="posting changed",
+        ),
+        pytest.param(
+            lambda: Account.objects.filter(kind="receivable").update(balance_nano=F("balance_nano") + 5),
+            [Difference("balance", "acme receivable USD", "2800005, postings sum to 2800000")],
+            id="balance changed",
+        ),
+        pytest.param(
+            lambda: RatedLine.objects.filter(component="output").update(amount_nano=1),
+            [Difference("lines", "usage:resp_x:1", "lines sum to 2000001, debit is 2800000")],
+            id="line changed",
+        ),
+        pytest.param(
+            lambda: UsageRecord.objects.update(output_tokens=99),
+            [Difference("tokens", "usage:resp_x:1", "1100 rated, 1099 in the usage record")],
+            id="usage changed",
+        ),
+        pytest.param(
+            lambda: UsageRecord.objects.update(billed_at=None),
+            [Difference("unbilled", "1 records", "the oldest ended at 2026-11-29 12:00:02")],
+            id="never billed",
+        ),
+    ],
+)
+def test_a_difference_is_found_and_named(books, spoil, differences):
+    spoil()
+
+    assert reconcile(NOON + timedelta(minutes=6)) == differences
+
+
+def test_a_record_may_wait_for_its_turn():
+    make_record()
+
+    assert reconcile(NOON + timedelta(minutes=5)) == []
+
+
+def test_a_reversed_entry_may_be_followed_by_another(books):
+    ledger.reverse(Journal.objects.get(), "wrong price")
+    bill_twice()
+
+    assert reconcile(NOON) == []
+
+
+def test_the_command_says_that_the_books_agree(books):
+    out = StringIO()
+
+    call_command("responses_ws_reconcile", stdout=out)
+
+    assert out.getvalue() == "1 journals, 0 records waiting to be billed.\nThe books agree.\n"
+
+
+def test_the_command_exits_with_1_on_a_difference(books):
+    make_record(ended_at=timezone.now() - timedelta(days=1))
+    Account.objects.filter(kind="receivable").update(balance_nano=0)
+    out = StringIO()
+
+    with pytest.raises(SystemExit) as stopped:
+        call_command("responses_ws_reconcile", stdout=out)
+
+    assert stopped.value.code == 1
+    assert "balance: acme receivable USD: 0, postings sum to 2800000\n" in out.getvalue()
+    assert out.getvalue().endswith("1 journals, 1 records waiting to be billed.\n2 differences.\n")
