@@ -1,0 +1,198 @@
+"""What `responses_ws_doctor` looks at. Every finding that is a fault names its cure."""
+
+import asyncio
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+import celery
+import msgspec
+import redis
+from django.core import checks
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+
+from responses_ws.conf import app_settings
+from responses_ws.engines.base import Health
+from responses_ws.engines.registry import registry
+
+PACKAGES = ("responses-ws", "django", "channels", "djangorestframework", "celery", "redis", "uvicorn", "msgspec")
+CONNECT_SECONDS = 5
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at. ``cure`` is what to do; a finding without one is well."""
+
+    subject: str
+    detail: str
+    cure: str = ""
+    is_fault: bool = False
+
+
+def fault(subject: str, detail: str, cure: str) -> Finding:
+    return Finding(subject=subject, detail=" ".join(detail.split()), cure=cure, is_fault=True)
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, in the order in which one would look for a fault."""
+    yield from versions()
+    yield from settings_findings()
+    yield from database()
+    yield from redis_server()
+    yield from broker()
+    yield from engines()
+
+
+def versions() -> Iterator[Finding]:
+    """Of the interpreter and of what decides how we behave."""
+    yield Finding(subject="Python", detail=f"{platform.python_version()} ({sys.executable})")
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            # Run from a checkout, or vendored.
+            found.append(f"{package} (not installed as a package)")
+    yield Finding(subject="Packages", detail=", ".join(found))
+
+
+def settings_findings() -> Iterator[Finding]:
+    """Our own system checks, those for deployment included."""
+    messages = [
+        message
+        for message in checks.run_checks(include_deployment_checks=True)
+        if str(message.id).startswith("responses_ws.") and not message.is_silenced()
+    ]
+    for message in messages:
+        cure = message.hint or "See the settings reference."
+        if message.level >= checks.ERROR:
+            yield fault(f"Settings {message.id}", message.msg, cure)
+        else:
+            yield Finding(subject=f"Settings {message.id}", detail=message.msg, cure=cure)
+    if not messages:
+        yield Finding(subject="Settings", detail="no unknown keys, all checks pass")
+
+
+def database() -> Iterator[Finding]:
+    """One round trip, and whether the tables are those of this version."""
+    connection = unpooled(connections[DEFAULT_DB_ALIAS])
+    where = f"{connection.vendor} {connection.settings_dict['NAME']}"
+    try:
+        with connection.cursor() as cursor:
+            started = time.perf_counter()
+            cursor.execute("SELECT 1")
+            cursor.fetchone()
+            milliseconds = (time.perf_counter() - started) * 1000
+        executor = MigrationExecutor(connection)
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except DatabaseError as exc:
+        yield fault("Database", f"{where}: {exc}", "Start the database, or correct DATABASES (host, name, password).")
+        return
+    finally:
+        connection.close()
+    yield Finding(subject="Database", detail=f"{where}: answers in {milliseconds:.1f} ms")
+    if missing:
+        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in missing[:3])
+        yield fault("Migrations", f"{len(missing)} not applied: {names}", "Run: manage.py migrate")
+    else:
+        yield Finding(subject="Migrations", detail="all applied")
+
+
+def unpooled(connection: BaseDatabaseWrapper) -> BaseDatabaseWrapper:
+    """A connection of our own to the same database: a pool would wait for half a minute before it says why."""
+    copy = connection.copy()
+    copy.settings_dict["OPTIONS"] = {
+        key: value for key, value in copy.settings_dict["OPTIONS"].items() if key != "pool"
+    }
+    if copy.vendor == "postgresql":
+        copy.settings_dict["OPTIONS"]["connect_timeout"] = CONNECT_SECONDS
+    return copy
+
+
+def redis_server() -> Iterator[Finding]:
+    """A value written and read back, and what the server would do when it is full."""
+    url = app_settings.REDIS_URL
+    if not url:
+        yield Finding(subject="Redis", detail="not used (REDIS_URL is empty): stored chains are shared by the database")
+        return
+    client = redis.Redis.from_url(url, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS)
+    try:
+        started = time.perf_counter()
+        client.set("responses_ws:doctor", "1", ex=10)
+        value = client.get("responses_ws:doctor")
+        milliseconds = (time.perf_counter() - started) * 1000
+        server = client.info("server").get("redis_version", "?")
+    except (redis.RedisError, OSError) as exc:
+        yield fault("Redis", str(exc), "Start Redis, or correct RESPONSES_WS['REDIS_URL'] (empty: do without).")
+        return
+    finally:
+        client.close()
+    if value is None:
+        yield fault("Redis", "a value was gone at once", "Give this Redis memory; maxmemory-policy volatile-lru fits.")
+        return
+    yield Finding(subject="Redis", detail=f"version {server}: writes and reads in {milliseconds:.1f} ms")
+
+
+def broker() -> Iterator[Finding]:
+    """Whether Celery's messages would arrive somewhere."""
+    app = celery.current_app
+    url = app.conf.broker_url or "amqp://"
+    if url.startswith("memory:"):
+        yield Finding(
+            subject="Broker",
+            detail="memory://, which only responses_ws_demo's own worker reads",
+            cure="For anything but the demo, set CELERY_BROKER_URL.",
+        )
+        return
+    try:
+        with app.connection_for_write(connect_timeout=CONNECT_SECONDS) as connection:
+            connection.ensure_connection(max_retries=0, timeout=CONNECT_SECONDS)
+            where = connection.as_uri()
+    except Exception as exc:
+        # Every transport has errors of its own.
+        yield fault("Broker", str(exc), "Start the broker, or correct CELERY_BROKER_URL. Until then nothing is billed.")
+        return
+    yield Finding(subject="Broker", detail=f"{where}: accepts connections")
+
+
+def engines() -> Iterator[Finding]:
+    """Every configured engine's own word on its health."""
+    if not app_settings.ENGINES:
+        yield fault("Engines", "none configured", 'Name one: RESPONSES_WS = {"ENGINES": …, "MODELS": …}')
+        return
+    yield from asyncio.run(ask_engines())
+
+
+async def ask_engines() -> list[Finding]:
+    """Ask all engines, one after the other, then close them again."""
+    findings = []
+    try:
+        for name, options in app_settings.ENGINES.items():
+            subject = f"Engine {name}"
+            try:
+                engine = registry.engine(name)
+            except ValueError as exc:
+                findings.append(fault(subject, str(exc), "Correct its entry in RESPONSES_WS['ENGINES']."))
+                continue
+            try:
+                await engine.start()
+                health = await engine.health()
+            except Exception as exc:
+                health = Health(ok=False, detail=str(exc) or type(exc).__name__)
+            if health.ok:
+                findings.append(Finding(subject=subject, detail=health.detail or "answers"))
+            else:
+                where = f"RESPONSES_WS['ENGINES'][{name!r}]"
+                at = f" at {options['BASE_URL']}" if "BASE_URL" in options else ""
+                findings.append(fault(subject, health.detail, f"Start the engine{at}, or correct {where}."))
+        models = [name for name, _ in await registry.list_models()]
+    finally:
+        await registry.aclose_all()
+    if models:
+        findings.append(Finding(subject="Models", detail=", ".join(models)))
+    else:
+        findings.append(fault("Models", "none is served", "Name one in RESPONSES_WS['MODELS']."))
+    return findings
