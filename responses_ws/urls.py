@@ -1,1 +1,15 @@
-urlpatterns = []
+"""The HTTP endpoints, to be included under ``v1/``."""
+
+from django.urls import re_path
+
+from responses_ws.transports import views
+
+app_name = "responses_ws"
+
+urlpatterns = [
+    re_path(r"^responses/?$", views.ResponsesView.as_view(), name="responses"),
+    re_path(r"^responses/(?P<response_id>[^/]+)/?$", views.ResponseView.as_view(), name="response"),
+    re_path(r"^responses/(?P<response_id>[^/]+)/input_items/?$", views.InputItemsView.as_view(), name="input_items"),
+    re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),
+    re_path(r"^models/(?P<model>.+?)/?$", views.ModelView.as_view(), name="model"),
+]

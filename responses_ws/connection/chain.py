@@ -33,6 +33,8 @@ class Link(msgspec.Struct, kw_only=True):
     """The tool set of this response, reused when the next request brings the same."""
     route: Any = None
     """The resolved model route."""
+    size: int = 0
+    """Bytes that the whole context takes in memory, roughly."""
     place: Any = None
     """Where a stored chain is kept; None when nothing of it is stored."""
 

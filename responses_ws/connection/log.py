@@ -49,6 +49,11 @@ class SharedLog(Generic[T]):
         return self._entries[start : self._end]
 
     @property
+    def identity(self) -> int:
+        """The same for all views that share one list."""
+        return id(self._entries)
+
+    @property
     def is_tip(self) -> bool:
         """Whether extending this view writes in place."""
         return len(self._entries) == self._end

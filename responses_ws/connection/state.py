@@ -18,7 +18,8 @@ class Connection:
         self._limits = limits
         self._lanes = Lanes(limits)
         self._closes_at = opened_at + limits.connection_seconds
-        self._draining: ApiError | None = None
+        self._refusal: ApiError | None = None
+        """Set once the connection takes no more turns."""
 
     def receive(self, frame: str | bytes, *, now: float) -> list[Command]:
         """A text frame has arrived. No error closes the socket."""
@@ -40,15 +41,11 @@ class Connection:
 
     def time_is_up(self) -> list[Command]:
         """The connection has reached its age limit: no new turns, running ones may finish."""
-        limits = self._limits
-        minutes = round(limits.connection_seconds / 60)
-        return self._drain(
-            InvalidRequest(
-                f"Responses websocket connection limit reached ({minutes} minutes). "
-                "Create a new websocket connection to continue.",
-                code="websocket_connection_limit_reached",
-            )
-        )
+        commands = self._stop_taking()
+        if not commands and self._lanes.is_idle and self._refusal is not None:
+            # Nobody waits for an answer, but the client should know why the socket closes.
+            commands.append(Send(websocket_error(self._refusal)))
+        return commands + self._go_on()
 
     @property
     def closes_at(self) -> float:
@@ -60,29 +57,35 @@ class Connection:
         return self._lanes.active
 
     def _create(self, create: ResponseCreate | InvalidCreate, now: float) -> list[Command]:
-        if self._draining is None and now >= self._closes_at:
-            commands = self.time_is_up()
-        else:
-            commands = []
-        if self._draining is not None:
-            return [Send(websocket_error(self._draining, stream_id=create.stream_id)), *commands]
+        commands: list[Command] = []
+        if now >= self._closes_at:
+            commands = self._stop_taking()
+        if self._refusal is not None:
+            refused = Send(websocket_error(self._refusal, stream_id=create.stream_id))
+            return [*commands, refused, *self._go_on()]
         try:
             self._lanes.add(create)
         except ApiError as error:
             return [Send(websocket_error(error, stream_id=create.stream_id))]
         return self._go_on()
 
-    def _drain(self, error: ApiError) -> list[Command]:
-        self._draining = error
-        dropped = self._lanes.drop_waiting()
-        commands: list[Command] = [Send(websocket_error(error, stream_id=create.stream_id)) for create in dropped]
-        if not commands and self._lanes.is_idle:
-            commands.append(Send(websocket_error(error)))
-        return commands + self._go_on()
+    def _stop_taking(self) -> list[Command]:
+        """Refuse what waits and all that comes; once only."""
+        if self._refusal is not None:
+            return []
+        minutes = round(self._limits.connection_seconds / 60)
+        self._refusal = InvalidRequest(
+            f"Responses websocket connection limit reached ({minutes} minutes). "
+            "Create a new websocket connection to continue.",
+            code="websocket_connection_limit_reached",
+        )
+        return [
+            Send(websocket_error(self._refusal, stream_id=create.stream_id)) for create in self._lanes.drop_waiting()
+        ]
 
     def _go_on(self) -> list[Command]:
         commands: list[Command] = [StartTurn(lane, create) for lane, create in self._lanes.ready()]
-        if self._draining is not None and self._lanes.is_idle:
+        if self._refusal is not None and self._lanes.is_idle:
             commands.append(Close(1000, "connection limit reached"))
         return commands
 

@@ -105,22 +105,22 @@ class Turn:
             raise AssertionError(f"an engine yielded {type(delta).__name__}, which is not a delta")
         return frames
 
-    def close(self) -> list[str]:
-        """Close what is still open, after Finished. The response then has its final status and output."""
+    def close(self, usage: Usage, *, completed_at: int) -> list[str]:
+        """Close what is still open, after Finished. The Response then is as the terminal event will carry it."""
         assert self.finished is not None, "a turn is closed only after its engine has finished"
         reason = _INCOMPLETE_REASONS.get(self.finished.reason)
         frames = self._close_items("incomplete" if reason else "completed")
         self.response["status"] = "incomplete" if reason else "completed"
         self.response["incomplete_details"] = {"reason": reason} if reason else None
+        self.response["completed_at"] = None if reason else completed_at
+        self.response["usage"] = usage.wire()
         return frames
 
-    def end(self, usage: Usage, *, completed_at: int) -> str:
+    def end(self) -> str:
         """The one terminal event of a closed turn."""
-        self.response["usage"] = usage.wire()
-        if self.response["status"] == "completed":
-            self.response["completed_at"] = completed_at
-            return self._encode(events.ResponseCompleted, response=events.encode_response(self.response))
-        return self._encode(events.ResponseIncomplete, response=events.encode_response(self.response))
+        is_complete = self.response["status"] == "completed"
+        event = events.ResponseCompleted if is_complete else events.ResponseIncomplete
+        return self._encode(event, response=events.encode_response(self.response))
 
     def fail(self, error: ApiError) -> str:
         """``response.failed``, after ``begin()``; nothing follows it. Open items stay as they are."""

@@ -79,7 +79,7 @@ class NotFound(ApiError):
 
     status = 404
     type = "invalid_request_error"
-    code = "not_found"
+    code: str | None = "not_found"
 
 
 class ModelNotFound(NotFound):

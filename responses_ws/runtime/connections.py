@@ -1,0 +1,35 @@
+"""The live sockets of this process."""
+
+from typing import Protocol
+
+
+class LiveSocket(Protocol):
+    """What others may do with a socket."""
+
+    project_id: int
+
+    def forget(self, response_ids: set[str]) -> None:
+        """Drop deleted responses from the connection's memory."""
+
+
+_sockets: set[LiveSocket] = set()
+
+
+def opened(socket: LiveSocket) -> None:
+    _sockets.add(socket)
+
+
+def closed(socket: LiveSocket) -> None:
+    _sockets.discard(socket)
+
+
+def live_sockets() -> int:
+    """How many sockets are open in this process."""
+    return len(_sockets)
+
+
+def forget_responses(project_id: int, response_ids: set[str]) -> None:
+    """Responses were deleted: no connection of their project may continue them."""
+    for socket in _sockets:
+        if socket.project_id == project_id:
+            socket.forget(response_ids)

@@ -1,0 +1,51 @@
+"""Database reads off the event loop, in threads of our own.
+
+`database_sync_to_async` would put every socket of the process on one thread, where one slow query stalls all.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from django.db import close_old_connections
+
+from responses_ws.conf import app_settings
+from responses_ws.protocol.errors import ServerError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_pool: ThreadPoolExecutor | None = None
+
+
+async def run(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function that uses the ORM; at most ``DATABASE_THREADS`` at once.
+
+    Raises:
+        ServerError: no answer within ``LIMITS["database_seconds"]``. The function itself goes on.
+    """
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(app_settings.DATABASE_THREADS, thread_name_prefix="responses_ws-db")
+    future = asyncio.get_running_loop().run_in_executor(_pool, lambda: _with_fresh_connection(function, args, kwargs))
+    try:
+        return await asyncio.wait_for(future, app_settings.limits.database_seconds)
+    except TimeoutError:
+        raise ServerError("The database did not answer in time.") from None
+
+
+def _with_fresh_connection(function, args, kwargs):
+    close_old_connections()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        close_old_connections()
+
+
+def shutdown() -> None:
+    """End the threads, each with its connection; the next `run` starts new ones. For tests and shutdown."""
+    global _pool
+    if _pool is not None:
+        pool, _pool = _pool, None
+        pool.shutdown(wait=True)

@@ -1,0 +1,54 @@
+"""Kicks: tell Celery that there is something to bill, without ever waiting for the broker.
+
+Publishing blocks, so it happens in a thread of its own. A kick carries nothing: losing or doubling one changes
+nothing, because the billing task looks for unbilled rows itself and beat calls it every few seconds anyway.
+"""
+
+import logging
+import threading
+
+from celery import current_app
+
+logger = logging.getLogger(__name__)
+
+_MIN_SECONDS_BETWEEN = 0.05
+"""More kicks than twenty a second would only find what the last one found."""
+
+
+class Dispatcher:
+    """Publishes one message for any number of kicks that came meanwhile."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def kick(self) -> None:
+        """There is work for ``responses_ws.bill_batch``. Returns at once; safe from any thread."""
+        self._wanted.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="responses_ws-dispatcher", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wanted.set()
+
+    def _run(self) -> None:
+        was_down = False
+        while True:
+            self._wanted.wait()
+            if self._stopping.is_set():
+                return
+            self._wanted.clear()
+            try:
+                current_app.send_task("responses_ws.bill_batch", retry=False, ignore_result=True)
+                was_down = False
+            except Exception as exc:
+                if not was_down:
+                    logger.warning("The broker cannot be reached, billing waits for beat: %s", type(exc).__name__)
+                was_down = True
+            self._stopping.wait(_MIN_SECONDS_BETWEEN)
+
+
+dispatcher = Dispatcher()

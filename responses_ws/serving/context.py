@@ -1,0 +1,201 @@
+"""The context of a turn: the parent found, the new input checked, the prompt extended."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from responses_ws.conf import app_settings
+from responses_ws.connection.chain import Chains, Link
+from responses_ws.connection.log import SharedLog
+from responses_ws.engines.base import ChatRequest
+from responses_ws.engines.registry import Route, registry
+from responses_ws.protocol.errors import PreviousResponseNotFound
+from responses_ws.protocol.items import Item, calls_left_open, input_items, require_outputs
+from responses_ws.protocol.request import JsonObject, Request, check_request
+from responses_ws.rendering.chat import ChatPrompt
+from responses_ws.rendering.tools import ToolSet, flat_name
+from responses_ws.runtime.ids import new_id
+from responses_ws.stores.base import Place, StoredChain
+from responses_ws.stores.lookup import find_stored
+from responses_ws.stores.memory import hot_tier
+
+from .admission import Principal, admit
+
+
+class Asked(msgspec.Struct, kw_only=True):
+    """One request, from whichever door."""
+
+    principal: Principal
+    request: Request
+    transport: str
+    """A `UsageRecord.Transport` value."""
+    stream_id: str | None = None
+    chains: Chains | None = None
+    """The connection's memory; None over HTTP."""
+    received_at: float = msgspec.field(default_factory=time.perf_counter)
+
+    @property
+    def previous_response_id(self) -> str | None:
+        return self.request.previous_response_id
+
+
+class Context(msgspec.Struct, kw_only=True):
+    """What the engine is about to continue."""
+
+    asked: Asked
+    route: Route
+    parent: Link | None
+    new_items: list[Item]
+    items: SharedLog[Item]
+    """Parent's context and the new input."""
+    prompt: ChatPrompt
+    """The same, rendered; without instructions, which are this request's only."""
+    tools: ToolSet
+
+    def chat_request(self, response_id: str) -> ChatRequest:
+        """The one call to the engine, in its words."""
+        request = self.asked.request
+        return ChatRequest(
+            request_id=response_id,
+            model=self.route.upstream,
+            prompt=self.prompt.with_instructions(request.instructions),
+            tools=self.tools.encoded,
+            tool_choice=_tool_choice(request.tool_choice, self.tools),
+            parallel_tool_calls=request.parallel_tool_calls,
+            max_output_tokens=request.max_output_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            frequency_penalty=request.frequency_penalty,
+            presence_penalty=request.presence_penalty,
+            response_format=_response_format(request.text),
+            reasoning_effort=(request.reasoning or {}).get("effort"),
+            affinity=f"{self.asked.principal.project_id}:{self.items.identity}",
+        )
+
+    def estimated_input_tokens(self) -> int:
+        """About four bytes a token, for engines that say nothing."""
+        instructions = len(self.asked.request.instructions or "")
+        return (self.prompt.byte_length + instructions + len(self.tools.encoded or b"") + 3) // 4
+
+    def link(self, response: JsonObject, output: list[Item], place: Place | None) -> Link:
+        """What a continuation of the finished response will need."""
+        prompt = self.prompt.extended(output)
+        return Link(
+            response_id=response["id"],
+            project_id=self.asked.principal.project_id,
+            response=response,
+            items=self.items.extended(output),
+            input_end=len(self.items),
+            open_calls=calls_left_open({}, output),
+            prompt=prompt,
+            tools=self.tools,
+            route=self.route,
+            size=3 * prompt.byte_length,
+            place=place,
+        )
+
+
+async def open_context(asked: Asked) -> Context:
+    """Everything before the engine call. Costs what is new.
+
+    Raises:
+        ApiError: the request cannot be served; nothing has happened.
+    """
+    request = asked.request
+    limits = app_settings.limits
+    check_request(request, max_tools=limits.max_tools)
+    assert request.model is not None, "check_request has seen to it"
+    admit(asked.principal, request.model)
+    parent = await _find_parent(asked)
+    if parent is not None and parent.route.model == request.model:
+        route: Route = parent.route
+    else:
+        route = await registry.resolve(request.model)
+    new_items = input_items(request.input, new_id, max_items=limits.max_items)
+    require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
+    past_items = parent.items if parent else SharedLog[Item]()
+    past_prompt = parent.prompt if parent else ChatPrompt()
+    if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
+        tools = parent.tools
+    else:
+        tools = ToolSet(request.tools or [])
+    return Context(
+        asked=asked,
+        route=route,
+        parent=parent,
+        new_items=new_items,
+        items=past_items.extended(new_items),
+        prompt=past_prompt.extended(new_items),
+        tools=tools,
+    )
+
+
+async def _find_parent(asked: Asked) -> Link | None:
+    """The response to continue: from this connection, this process, Redis, the database, in that order.
+
+    Raises:
+        PreviousResponseNotFound: unknown, foreign, deleted, expired and evicted look the same.
+    """
+    response_id = asked.previous_response_id
+    if response_id is None:
+        return None
+    project_id = asked.principal.project_id
+    if asked.chains is not None:
+        link = asked.chains.find(response_id)
+        if link is not None:
+            return link
+    link = hot_tier.get(project_id, response_id)
+    if link is not None:
+        return link
+    stored = await find_stored(project_id, response_id)
+    if stored is None:
+        raise PreviousResponseNotFound(response_id)
+    link = await _link_from(stored, project_id)
+    hot_tier.put(link)
+    return link
+
+
+async def _link_from(stored: StoredChain, project_id: int) -> Link:
+    """A link made anew from what was stored: the one place where a whole context is rendered."""
+    output = stored.items[stored.input_end :]
+    prompt = ChatPrompt().extended(stored.items)
+    return Link(
+        response_id=stored.response["id"],
+        project_id=project_id,
+        response=stored.response,
+        items=SharedLog(stored.items),
+        input_end=stored.input_end,
+        open_calls=calls_left_open({}, output),
+        prompt=prompt,
+        route=await registry.resolve(stored.response["model"]),
+        size=3 * prompt.byte_length,
+        place=stored.place,
+    )
+
+
+def _tool_choice(choice: str | JsonObject | None, tools: ToolSet) -> str | JsonObject | None:
+    """Chat-completions form of the tool choice; None where there is nothing to choose from."""
+    if tools.encoded is None:
+        return None
+    if isinstance(choice, dict):
+        if choice["type"] in ("function", "custom"):
+            name = flat_name(choice.get("namespace"), choice["name"])
+            return {"type": "function", "function": {"name": name}}
+        if choice["type"] == "allowed_tools":
+            return "required" if choice.get("mode") == "required" else "auto"
+        return "auto"
+    return choice
+
+
+def _response_format(text: JsonObject | None) -> dict[str, Any] | None:
+    """Chat-completions form of ``text.format``."""
+    wanted = (text or {}).get("format") or {}
+    if wanted.get("type") == "json_object":
+        return {"type": "json_object"}
+    if wanted.get("type") == "json_schema":
+        schema = {
+            key: wanted[key] for key in ("name", "schema", "strict", "description") if wanted.get(key) is not None
+        }
+        return {"type": "json_schema", "json_schema": schema}
+    return None

@@ -1,0 +1,194 @@
+"""The usage record of a turn: opened beside the engine call, closed before the terminal event."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from django.utils import timezone
+
+from responses_ws.conf import app_settings
+from responses_ws.models import UsageRecord
+from responses_ws.protocol.items import Item
+from responses_ws.protocol.usage import Usage
+from responses_ws.runtime import background
+from responses_ws.runtime.dispatcher import dispatcher
+from responses_ws.runtime.writer import writer
+from responses_ws.stores import rows
+from responses_ws.stores.base import Place
+from responses_ws.stores.lookup import redis_store
+
+from .admission import Principal
+
+LEASE = timedelta(seconds=60)
+"""A reaper may close a record this long after its process was last heard of."""
+SECONDS_BETWEEN_CHECKPOINTS = 1.0
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A finished response to be kept with its record, in the same commit."""
+
+    response: dict[str, Any]
+    parent: Place | None
+    items: Sequence[Item]
+    """Behind the parent's end; without a stored parent, the whole context."""
+    input_end: int
+
+
+class Record:
+    """One turn's usage record. Whoever makes it closes it, once, whatever happens."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        *,
+        response_id: str,
+        model: str,
+        service_tier: str,
+        transport: str,
+        is_warmup: bool,
+        count: Callable[[], Usage],
+    ) -> None:
+        self._principal = principal
+        self._began = time.perf_counter()
+        self.first_token_ms: float | None = None
+        self.is_closed = False
+        self.count = count
+        """Tells what has been consumed so far; the checkpoint asks."""
+        now = timezone.now()
+        self._row = UsageRecord(
+            response_id=response_id,
+            organization_id=principal.organization_id,
+            project_id=principal.project_id,
+            api_key_id=principal.api_key_id,
+            model=model,
+            service_tier=service_tier,
+            transport=transport,
+            is_warmup=is_warmup,
+            started_at=now,
+            lease_until=now + LEASE,
+        )
+        self._opened: Future[None] | None = None
+
+    @property
+    def response_id(self) -> str:
+        return str(self._row.response_id)
+
+    def open(self) -> None:
+        """Hand the row to the group writer; `wait_until_open` says when it is durable."""
+        row = self._row
+        self._opened = writer.submit(lambda: row.save(force_insert=True))
+        _checkpointer.watch(self)
+
+    async def wait_until_open(self) -> None:
+        """No output may leave us before the row is durable. It hardly ever waits: engines are slower."""
+        assert self._opened is not None, "a record is opened before its output"
+        if not self._opened.done():
+            await asyncio.shield(asyncio.wrap_future(self._opened))
+        self._opened.result()
+
+    def saw_first_token(self) -> None:
+        if self.first_token_ms is None:
+            self.first_token_ms = (time.perf_counter() - self._began) * 1000
+
+    async def close(self, *, status: str, usage: Usage, reason: str = "", stored: Stored | None = None) -> Place | None:
+        """Make the end durable, and the response with it. Returns where a stored response now ends.
+
+        Shielded: a second cancellation, as at shutdown, must not lose it. Billing is kicked, never waited for.
+        """
+        assert not self.is_closed, "a record is closed once"
+        self.is_closed = True
+        _checkpointer.forget(self)
+        return await asyncio.shield(background.spawn(self._close(status, usage, reason, stored)))
+
+    async def _close(self, status: str, usage: Usage, reason: str, stored: Stored | None) -> Place | None:
+        now = timezone.now()
+        duration_ms = (time.perf_counter() - self._began) * 1000
+        fields = {
+            "status": status,
+            "reason": reason[:64],
+            "estimated": usage.estimated,
+            **_counts(usage),
+            "ended_at": now,
+            "first_token_ms": self.first_token_ms,
+            "duration_ms": duration_ms,
+        }
+        place: Place | None = await writer.write(lambda: self._write_end(fields, stored, now))
+        dispatcher.kick()
+        if stored is not None and place is not None and app_settings.REDIS_URL:
+            background.spawn(
+                redis_store.save(self._principal.project_id, stored.response, place, stored.items, stored.input_end)
+            )
+        return place
+
+    def _write_end(self, fields: dict[str, Any], stored: Stored | None, now: datetime) -> Place | None:
+        """In the writer's thread."""
+        open_rows = UsageRecord.objects.in_progress().filter(response_id=self.response_id)
+        if not open_rows.update(**fields) and not UsageRecord.objects.filter(response_id=self.response_id).exists():
+            # Its opening failed, or was never tried: the row is written whole.
+            for name, value in fields.items():
+                setattr(self._row, name, value)
+            self._row.save(force_insert=True)
+        if stored is None:
+            return None
+        return rows.save(
+            project_id=self._principal.project_id,
+            response=stored.response,
+            parent=stored.parent,
+            items=stored.items,
+            input_end=stored.input_end,
+            expires_at=now + timedelta(days=app_settings.STORE_DAYS),
+        )
+
+
+def _counts(usage: Usage) -> dict[str, int]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+    }
+
+
+class _Checkpointer:
+    """Writes the counts of running turns and renews their leases, awaited by nobody."""
+
+    def __init__(self) -> None:
+        self._open: dict[Record, tuple[Usage, float]] = {}
+        """Per record what was last written, and when."""
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, record: Record) -> None:
+        self._open[record] = (record.count(), time.monotonic())
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._task = loop.create_task(self._run())
+
+    def forget(self, record: Record) -> None:
+        self._open.pop(record, None)
+
+    async def _run(self) -> None:
+        while self._open:
+            await asyncio.sleep(SECONDS_BETWEEN_CHECKPOINTS)
+            now = time.monotonic()
+            for record, (written, at) in list(self._open.items()):
+                counted = record.count()
+                if counted != written or now - at > LEASE.total_seconds() / 4:
+                    self._open[record] = (counted, now)
+                    writer.submit(_checkpoint(record.response_id, counted))
+
+
+def _checkpoint(response_id: str, counted: Usage) -> Callable[[], None]:
+    def write() -> None:
+        UsageRecord.objects.in_progress().filter(response_id=response_id).update(
+            lease_until=timezone.now() + LEASE, estimated=counted.estimated, **_counts(counted)
+        )
+
+    return write
+
+
+_checkpointer = _Checkpointer()

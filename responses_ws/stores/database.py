@@ -1,0 +1,16 @@
+"""The database: the truth about stored responses."""
+
+from responses_ws.runtime import dbpool
+
+from . import rows
+from .base import ResponseStore, StoredChain
+
+
+class DatabaseStore(ResponseStore):
+    """Reads through the pool. Writing is the group writer's, see `rows.save`."""
+
+    async def load(self, project_id: int, response_id: str) -> StoredChain | None:
+        return await dbpool.run(rows.load, project_id, response_id)
+
+    async def forget(self, project_id: int, response_ids: set[str]) -> None:
+        """Nothing to do: the rows are already tombstoned."""

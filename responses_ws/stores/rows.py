@@ -1,0 +1,123 @@
+"""Chains as rows: written by the group writer's thread, read by the pool's threads. Plain ORM and SQL, no loop."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+from django.db.models import Q
+from django.utils import timezone
+
+from responses_ws.models import Chain, StoredItem, StoredResponse
+from responses_ws.protocol.items import Item
+
+from .base import Place, StoredChain
+
+_encode = msgspec.json.Encoder().encode
+
+
+def save(
+    *,
+    project_id: int,
+    response: dict[str, Any],
+    parent: Place | None,
+    items: Sequence[Item],
+    input_end: int,
+    expires_at: datetime,
+) -> Place:
+    """Write a finished response behind its parent, inside the caller's transaction. Returns where it ends.
+
+    ``items`` are those behind the parent's end; without a stored parent, the whole context. Whoever continues the
+    newest response appends to its chain; whoever comes second finds the chain longer than its parent and forks.
+    """
+    if parent is None:
+        chain_id = uuid4()
+        place = Place(chain_id, chain_id, (), len(items))
+        Chain.objects.create(id=chain_id, project_id=project_id, root=chain_id, length=place.end)
+        start = 0
+    else:
+        start = parent.end
+        end = start + len(items)
+        grown = Chain.objects.filter(id=parent.chain_id, length=start).update(length=end)
+        if grown:
+            place = Place(parent.chain_id, parent.root, parent.path, end)
+        else:
+            chain_id = uuid4()
+            place = Place(chain_id, parent.root, (*parent.path, (parent.chain_id, start)), end)
+            path = [[str(chain), cut] for chain, cut in place.path]
+            Chain.objects.create(id=chain_id, project_id=project_id, root=parent.root, path=path, length=end)
+    StoredItem.objects.bulk_create(
+        StoredItem(
+            chain_id=place.chain_id,
+            position=start + offset,
+            item_id=str(item.get("id", ""))[:128],
+            body=_encode(item).decode(),
+        )
+        for offset, item in enumerate(items)
+    )
+    StoredResponse.objects.create(
+        id=response["id"],
+        project_id=project_id,
+        chain_id=place.chain_id,
+        input_end=input_end,
+        end=place.end,
+        previous_response_id=response["previous_response_id"] or "",
+        model=response["model"],
+        status=response["status"],
+        body=_encode({**response, "output": []}).decode(),
+        expires_at=expires_at,
+    )
+    return place
+
+
+def load(project_id: int, response_id: str) -> StoredChain | None:
+    """The response and its context: two queries, whatever the length."""
+    found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
+    if found is None:
+        return None
+    place = _place_of(found)
+    wanted = Q(pk=None)
+    for chain_id, start, stop in place.ranges:
+        wanted |= Q(chain_id=chain_id, position__gte=start, position__lt=stop)
+    rows = StoredItem.objects.filter(wanted).order_by("position").values_list("body", flat=True)
+    items = [msgspec.json.decode(body) for body in rows]
+    if len(items) != place.end:
+        return None
+    response = msgspec.json.decode(found.body)
+    response["output"] = items[found.input_end :]
+    return StoredChain(response, items, found.input_end, place)
+
+
+def delete(project_id: int, response_id: str) -> set[str]:
+    """Tombstone a response and everything continued from it; their items are gone. Returns the ids."""
+    found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
+    if found is None:
+        return set()
+    start = _start_of(found)
+    doomed = Q(chain_id=found.chain_id, end__gte=found.end)
+    chains = [found.chain_id]
+    for chain in Chain.objects.filter(root=found.chain.root).exclude(id=found.chain_id):
+        if any(UUID(ancestor) == found.chain_id and cut >= found.end for ancestor, cut in chain.path):
+            chains.append(chain.id)
+            doomed |= Q(chain_id=chain.id)
+    responses = StoredResponse.objects.filter(doomed, project_id=project_id)
+    ids = set(responses.values_list("id", flat=True))
+    responses.update(deleted_at=timezone.now(), body="{}")
+    StoredItem.objects.filter(chain_id=found.chain_id, position__gte=start).delete()
+    StoredItem.objects.filter(chain_id__in=chains[1:]).delete()
+    return ids
+
+
+def _start_of(response: StoredResponse) -> int:
+    """Where a response's own items begin: at the end of the response before it, or of its chain's past."""
+    before = StoredResponse.objects.filter(chain_id=response.chain_id, end__lt=response.end).order_by("-end")
+    earlier = before.values_list("end", flat=True).first()
+    if earlier is not None:
+        return int(earlier)
+    return int(response.chain.path[-1][1]) if response.chain.path else 0
+
+
+def _place_of(found: StoredResponse) -> Place:
+    path = tuple((UUID(chain_id), cut) for chain_id, cut in found.chain.path)
+    return Place(found.chain_id, found.chain.root, path, found.end)

@@ -1,0 +1,148 @@
+"""WebSocket mode: reads frames, obeys the connection's commands, writes frames."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from responses_ws.conf import app_settings
+from responses_ws.connection.commands import Close, Command, Send, StartTurn
+from responses_ws.connection.state import Connection
+from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
+from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, websocket_error
+from responses_ws.runtime import connections
+from responses_ws.serving.context import Asked
+from responses_ws.serving.turns import run_turn
+
+from .authentication import authenticator
+
+logger = logging.getLogger(__name__)
+
+
+class ResponsesConsumer(AsyncWebsocketConsumer):
+    """One socket. `Connection` decides, `run_turn` serves; here is only the coming and going.
+
+    Every turn is a task of its own, so that frames and the disconnect are seen while one runs. A turn writes its
+    frames directly: the server's ``send`` is the brake for an engine that is faster than its reader.
+    """
+
+    # A dead Redis must not close sockets, as it does to every consumer that listens to a channel layer.
+    channel_layer_alias = None
+
+    project_id: int
+    _connection: Connection
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        """Handle an ASGI message without the thread hop per message that the stock method makes."""
+        kind = message["type"]
+        if kind == "websocket.receive":
+            await self.websocket_receive(message)
+        elif kind == "websocket.connect":
+            await self.websocket_connect(message)
+        elif kind == "websocket.disconnect":
+            await self._leave()
+            raise StopConsumer
+
+    async def connect(self) -> None:
+        limits = app_settings.limits
+        now = time.monotonic()
+        self._headers: dict[str, str] = self.scope["request_headers"]
+        self.project_id = self.scope["principal"].project_id
+        self._connection = Connection(limits, opened_at=now)
+        self._turns: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        loop = asyncio.get_running_loop()
+        self._timers = [
+            loop.call_later(limits.connection_seconds, self._time_is_up),
+            loop.call_later(limits.connection_seconds + limits.connection_grace_seconds, self._grace_is_over),
+        ]
+        connections.opened(self)
+        await self.accept()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if text_data is None:
+            error = InvalidRequest("Only text frames are understood here.", code="invalid_event")
+            await self._obey([Send(websocket_error(error)), Close(1003, "text frames only")])
+            return
+        if len(text_data) > app_settings.limits.max_frame_bytes:
+            await self._obey([Close(1009, "message too big")])
+            return
+        await self._obey(self._connection.receive(text_data, now=time.monotonic()))
+
+    def forget(self, response_ids: set[str]) -> None:
+        """Responses were deleted elsewhere."""
+        self._connection.chains.forget(response_ids)
+
+    async def _obey(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if self._is_closed:
+                return
+            if isinstance(command, StartTurn):
+                self._keep(self._run(command.lane, command.create))
+            elif isinstance(command, Send):
+                await self.base_send({"type": "websocket.send", "text": command.frame})
+            else:
+                self._is_closed = True
+                await self.base_send({"type": "websocket.close", "code": command.code, "reason": command.reason})
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._turns.add(task)
+        task.add_done_callback(self._turns.discard)
+
+    async def _run(self, lane: str | None, create: ResponseCreate | InvalidCreate) -> None:
+        """One turn to its end, whatever that is; the frame boundary catches what is nobody's."""
+        try:
+            await self._serve(lane, create)
+        except ApiError as error:
+            await self._obey([Send(websocket_error(error, stream_id=lane))])
+        except Exception:
+            logger.exception("A turn broke outside of its own error handling")
+            failure = ServerError("The server had an error while processing your request.")
+            await self._obey([Send(websocket_error(failure, stream_id=lane))])
+        await self._obey(self._connection.turn_ended(lane, now=time.monotonic()))
+
+    async def _serve(self, lane: str | None, create: ResponseCreate | InvalidCreate) -> None:
+        chains = self._connection.chains
+        if isinstance(create, InvalidCreate):
+            chains.evict_failed(lane, create.previous_response_id)
+            raise create.error
+        # Rights are checked on every turn: a socket lives for an hour, a key may be revoked meanwhile.
+        principal = await authenticator().authenticate(self._headers)
+        asked = Asked(
+            principal=principal,
+            request=create,
+            transport="websocket",
+            stream_id=lane,
+            chains=chains,
+        )
+        send = self.base_send
+        async with aclosing(run_turn(asked)) as runs:
+            async for frames in runs:
+                for frame in frames:
+                    await send({"type": "websocket.send", "text": frame})
+
+    def _time_is_up(self) -> None:
+        self._keep(self._obey(self._connection.time_is_up()))
+
+    def _grace_is_over(self) -> None:
+        self._keep(self._obey([Close(1000, "connection limit reached")]))
+
+    async def _leave(self) -> None:
+        """The client has gone: free the engines, forget the state. What was made is recorded by the turns."""
+        if not hasattr(self, "_turns"):
+            return
+        self._is_closed = True
+        connections.closed(self)
+        for timer in self._timers:
+            timer.cancel()
+        turns = set(self._turns)
+        for task in turns:
+            task.cancel()
+        if turns:
+            await asyncio.wait(turns)

@@ -1,0 +1,64 @@
+"""The WebSocket handshake: who may open a socket, and how a refusal looks."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from responses_ws.conf import app_settings
+from responses_ws.protocol.errors import ApiError, PermissionDenied, websocket_error
+from responses_ws.runtime.ids import new_id
+
+from .authentication import authenticator, scope_headers
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Handshake:
+    """ASGI middleware around the consumer: authenticates before accepting.
+
+    A refusal is an HTTP answer with the usual JSON error body where the server can give one (uvicorn can). Daphne
+    cannot: there the socket is accepted, told the error, and closed with 1008.
+
+    It does not wrap ``send``: that would cost every frame.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        headers = scope_headers(scope)
+        try:
+            _check_origin(headers)
+            principal = await authenticator().authenticate(headers)
+        except ApiError as error:
+            await _refuse(error, scope, receive, send)
+            return
+        await self._app({**scope, "principal": principal, "request_headers": headers}, receive, send)
+
+
+def _check_origin(headers: dict[str, str]) -> None:
+    """Programs send no Origin. A browser page does, and must be of an allowed site."""
+    origin = headers.get("origin")
+    if origin is not None and origin not in app_settings.ALLOWED_ORIGINS:
+        raise PermissionDenied("This origin may not open a socket here.", code="origin_not_allowed")
+
+
+async def _refuse(error: ApiError, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    await receive()
+    if "websocket.http.response" in scope.get("extensions", {}):
+        body = msgspec.json.encode({"error": error.body()})
+        response_headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", new_id("req").encode()),
+        ]
+        if error.status == 401:
+            response_headers.append((b"www-authenticate", b"Bearer"))
+        await send({"type": "websocket.http.response.start", "status": error.status, "headers": response_headers})
+        await send({"type": "websocket.http.response.body", "body": body})
+        return
+    await send({"type": "websocket.accept"})
+    await send({"type": "websocket.send", "text": websocket_error(error)})
+    await send({"type": "websocket.close", "code": 1008})

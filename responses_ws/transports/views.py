@@ -1,0 +1,184 @@
+"""The HTTP endpoints. Plain DRF views over the async core, which runs on the server's own loop."""
+
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.views import APIView
+
+from responses_ws.conf import app_settings
+from responses_ws.engines.registry import registry
+from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, NotFound, PayloadTooLarge
+from responses_ws.protocol.items import listed
+from responses_ws.protocol.request import decode_request
+from responses_ws.runtime import connections, dbpool
+from responses_ws.serving.admission import Principal
+from responses_ws.stores import rows
+from responses_ws.stores.lookup import redis_store
+from responses_ws.stores.memory import hot_tier
+
+from .authentication import authenticator
+from .exceptions import exception_handler, json_response
+from .sse import answer_turn
+
+
+class IgnoreAccept(BaseContentNegotiation):
+    """SDKs stream with ``Accept: application/json``: the body's ``stream`` decides, nothing else."""
+
+    def select_parser(self, request: Any, parsers: Any) -> Any:
+        return parsers[0]
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: str | None = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
+class ApiView(APIView):
+    """What all endpoints share: our authentication, our errors, no settings of the host project's own API."""
+
+    authentication_classes = ()
+    permission_classes = ()
+    throttle_classes = ()
+    content_negotiation_class = IgnoreAccept
+
+    def get_exception_handler(self) -> Callable[..., HttpResponse]:
+        return exception_handler
+
+
+def _headers(request: HttpRequest) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+async def _principal(request: HttpRequest) -> Principal:
+    return await authenticator().authenticate(_headers(request))
+
+
+class ResponsesView(ApiView):
+    """``POST /v1/responses``: JSON or, with ``stream``, server-sent events."""
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        body = _body(request)
+        return async_to_sync(self._respond)(request, body)
+
+    async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
+        principal = await _principal(request)
+        return await answer_turn(principal, decode_request(body))
+
+
+def _body(request: HttpRequest) -> bytes:
+    """The whole body, bounded by our own limit: Django's ``DATA_UPLOAD_MAX_MEMORY_SIZE`` is made for forms."""
+    limit = app_settings.limits.max_frame_bytes
+    body = request.read(limit + 1)
+    if len(body) > limit:
+        raise PayloadTooLarge(f"The request body is larger than {limit} bytes.")
+    return body
+
+
+class ResponseView(ApiView):
+    """``GET`` and ``DELETE /v1/responses/{id}``."""
+
+    def get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        return async_to_sync(self._get)(request, response_id)
+
+    async def _get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        principal = await _principal(request)
+        if request.GET.get("stream") == "true":
+            raise InvalidRequest("Only background responses can be streamed again.", param="stream")
+        stored = await dbpool.run(rows.load, principal.project_id, response_id)
+        if stored is None:
+            raise _response_not_found(response_id)
+        return json_response(stored.response)
+
+    def delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        return async_to_sync(self._delete)(request, response_id)
+
+    async def _delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        project_id = (await _principal(request)).project_id
+        deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
+        if not deleted:
+            raise _response_not_found(response_id)
+        hot_tier.forget(project_id, deleted)
+        connections.forget_responses(project_id, deleted)
+        await redis_store.forget(project_id, deleted)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+class InputItemsView(ApiView):
+    """``GET /v1/responses/{id}/input_items``: the context that a response was made from."""
+
+    def get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        return async_to_sync(self._get)(request, response_id)
+
+    async def _get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        principal = await _principal(request)
+        stored = await dbpool.run(rows.load, principal.project_id, response_id)
+        if stored is None:
+            raise _response_not_found(response_id)
+        items = [listed(item) for item in stored.items[: stored.input_end]]
+        return json_response(_page(items, request))
+
+
+def _page(items: list[dict[str, Any]], request: HttpRequest) -> dict[str, Any]:
+    """A list object. ``limit`` 1–100 (20), ``order`` desc or asc, ``after`` an item id."""
+    order = request.GET.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"Invalid value: {order!r}.", param="order")
+    limit = request.GET.get("limit", "20")
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= 100:
+        raise InvalidRequest(f"Invalid value: {limit!r}; expected 1 to 100.", param="limit")
+    if order == "desc":
+        items = items[::-1]
+    after = request.GET.get("after")
+    if after is not None:
+        positions = [index for index, item in enumerate(items) if item["id"] == after]
+        if not positions:
+            raise InvalidRequest(f"No such item: {after!r}.", param="after")
+        items = items[positions[0] + 1 :]
+    page = items[: int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > len(page),
+    }
+
+
+def _response_not_found(response_id: str) -> NotFound:
+    error = NotFound(f"Response with id '{response_id}' not found.")
+    error.code = None
+    return error
+
+
+class ModelsView(ApiView):
+    """``GET /v1/models``."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return async_to_sync(self._get)(request)
+
+    async def _get(self, request: HttpRequest) -> HttpResponse:
+        return json_response({"object": "list", "data": await _models(await _principal(request))})
+
+
+class ModelView(ApiView):
+    """``GET /v1/models/{id}``."""
+
+    def get(self, request: HttpRequest, model: str) -> HttpResponse:
+        return async_to_sync(self._get)(request, model)
+
+    async def _get(self, request: HttpRequest, model: str) -> HttpResponse:
+        for known in await _models(await _principal(request)):
+            if known["id"] == model:
+                return json_response(known)
+        raise ModelNotFound(model)
+
+
+async def _models(principal: Principal) -> list[dict[str, Any]]:
+    served = await registry.list_models()
+    return [
+        {"id": name, "object": "model", "created": 0, "owned_by": engine}
+        for name, engine in served
+        if principal.may_use(name)
+    ]
