@@ -9,6 +9,8 @@ django_application = get_asgi_application()
 
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
+
+from responses_ws.lifespan import lifespan  # noqa: E402
 from responses_ws.routing import websocket_urlpatterns  # noqa: E402
 
 from .static import serve_static  # noqa: E402
@@ -17,5 +19,6 @@ application = ProtocolTypeRouter(
     {
         "http": serve_static(django_application, root=settings.STATIC_ROOT, prefix=settings.STATIC_URL),
         "websocket": URLRouter(websocket_urlpatterns),
+        "lifespan": lifespan,
     }
 )

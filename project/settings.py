@@ -9,7 +9,6 @@ VAR_DIR = Path(os.environ.get("RESPONSES_WS_VAR", BASE_DIR / "var"))
 VAR_DIR.mkdir(parents=True, exist_ok=True)
 
 
-
 def words(name: str, default: str = "") -> list[str]:
     """The comma-separated values of an environment variable."""
     return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
@@ -102,7 +101,7 @@ FILE_UPLOAD_MAX_MEMORY_SIZE = 17 * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = 17 * 1024 * 1024
 
 # Celery only wakes billing up; the truth is the table of usage records. So a lost message costs seconds, not money.
-CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "memory://")
+CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "memory://localhost/")
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
@@ -138,6 +137,9 @@ if os.environ.get("ENGINE_URL"):
         "API_KEY": os.environ.get("ENGINE_API_KEY", ""),
     }
     RESPONSES_WS["MODELS"]["*"] = {"ENGINE": "remote"}
+elif os.environ.get("EMBEDDED_MODEL") == "1":
+    RESPONSES_WS["ENGINES"]["embedded"] = {"ENGINE": "responses_ws.engines.embedded.EmbeddedLlama"}
+    RESPONSES_WS["MODELS"]["smollm2"] = {"ENGINE": "embedded"}
 
 LOGGING = {
     "version": 1,

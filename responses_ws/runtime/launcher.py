@@ -95,9 +95,14 @@ class Server(uvicorn.Server):
         self.begin_drain()
         deadline = time.monotonic() + self.drain_seconds
         # Polled, as uvicorn does: what ends the wait is set in a signal handler.
-        while self.is_busy() and not self.hurry and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (self.is_busy() or self.answers_http()) and not self.hurry and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)
+
+    def answers_http(self) -> bool:
+        """Whether an HTTP response is not complete yet; sockets have no ``cycle``."""
+        cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
+        return any(cycle is not None and not cycle.response_complete for cycle in cycles)
 
 
 def serve(listener: socket.socket, config: uvicorn.Config, *, drain_seconds: float) -> None:

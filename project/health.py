@@ -1,0 +1,48 @@
+"""The health checks of the containers: ``python -m project.health http URL`` and ``… file NAME SECONDS``."""
+
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from django.http import HttpRequest, HttpResponse
+
+
+async def readiness(_request: HttpRequest) -> HttpResponse:
+    """200 while this server takes new work, 503 while it drains: then a load balancer sends nobody here any more."""
+    from responses_ws.runtime.drain import is_draining
+
+    return HttpResponse("draining\n", status=503) if is_draining() else HttpResponse("ok\n")
+
+
+def var_path(name: str) -> Path:
+    return Path(os.environ.get("RESPONSES_WS_VAR", "var")) / name
+
+
+def mark_alive(name: str) -> None:
+    """Say that a process without a port is at work."""
+    var_path(name).touch()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=4) as response:
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def is_recent(name: str, seconds: float) -> bool:
+    """Whether ``mark_alive`` was called within the last ``seconds``."""
+    try:
+        return time.time() - var_path(name).stat().st_mtime < seconds
+    except FileNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    kind, *arguments = sys.argv[1:]
+    is_well = answers(arguments[0]) if kind == "http" else is_recent(arguments[0], float(arguments[1]))
+    sys.exit(not is_well)

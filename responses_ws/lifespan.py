@@ -1,0 +1,66 @@
+"""The ASGI lifespan of a process: engines start with it, and what it owes is written before it ends.
+
+A server that does not speak lifespan (daphne) works too: engines then start at their first call.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from responses_ws.conf import app_settings
+from responses_ws.engines.base import Engine
+from responses_ws.engines.registry import registry
+from responses_ws.runtime import background, dbpool, redis
+from responses_ws.runtime.dispatcher import dispatcher
+from responses_ws.runtime.writer import writer
+
+logger = logging.getLogger(__name__)
+
+# Records of turns whose client has left. The database gets this long; the reaper closes what is left.
+SETTLE_SECONDS = 10.0
+
+Message = dict[str, Any]
+
+
+async def lifespan(
+    _scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+) -> None:
+    """The ASGI application for the scope type ``lifespan``."""
+    await receive()
+    try:
+        engines = [registry.engine(name) for name in app_settings.ENGINES]
+    except ValueError as exc:
+        await send({"type": "lifespan.startup.failed", "message": f"RESPONSES_WS: {exc}"})
+        return
+    # Not awaited: a model may take a while to load, and requests for others should not wait for it.
+    starting = [asyncio.create_task(start(engine)) for engine in engines]
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    for task in starting:
+        task.cancel()
+    await asyncio.gather(*starting, return_exceptions=True)
+    await close()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def start(engine: Engine) -> None:
+    try:
+        await engine.start()
+    except Exception as exc:
+        # Fails open: its first call tries again, and its failure is an answer to the client.
+        logger.warning("engine %s did not start: %s", engine.name, exc)
+
+
+async def close() -> None:
+    """Finish what is owed, then give everything back."""
+    try:
+        await asyncio.wait_for(background.settle(), SETTLE_SECONDS)
+    except TimeoutError:
+        logger.error("Some turns could not be recorded in time; the reaper will close them")
+    await registry.aclose_all()
+    await redis.aclose()
+    dispatcher.stop()
+    # Both wait for their threads.
+    await asyncio.to_thread(writer.stop)
+    await asyncio.to_thread(dbpool.shutdown)

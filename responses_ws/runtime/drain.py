@@ -1,0 +1,33 @@
+"""Whether this process is on its way out, and what it still has to finish."""
+
+import contextlib
+from collections.abc import Iterator
+
+_is_draining = False
+_running_turns = 0
+
+
+def begin_drain() -> None:
+    """From now on no new turn is taken. There is no way back: the process ends."""
+    global _is_draining
+    _is_draining = True
+
+
+def is_draining() -> bool:
+    return _is_draining
+
+
+@contextlib.contextmanager
+def running_turn() -> Iterator[None]:
+    """Held by every turn from admission to its terminal event; the drain waits for it."""
+    global _running_turns
+    _running_turns += 1
+    try:
+        yield
+    finally:
+        _running_turns -= 1
+
+
+def is_busy() -> bool:
+    """Whether a turn runs that a drain should wait for."""
+    return _running_turns > 0
