@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from django.db import Error, close_old_connections, connections, transaction
+from django.db import Error, connection, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,7 @@ class GroupWriter:
     therefore be repeatable after a rollback.
     """
 
-    def __init__(self, using: str = "default") -> None:
-        self._using = using
+    def __init__(self) -> None:
         self._lock = threading.Condition()
         self._queue: list[tuple[Callable[[], Any], Future[Any]]] = []
         self._thread: threading.Thread | None = None
@@ -63,20 +62,21 @@ class GroupWriter:
                 batch, self._queue = self._queue, []
                 if not batch:
                     break
-            close_old_connections()
             if not self._commit(batch) and len(batch) > 1:
                 for entry in batch:
                     self._commit([entry], last_try=True)
             del batch
-        connections[self._using].close()
+        connection.close()
 
     def _commit(self, batch: list[tuple[Callable[[], Any], "Future[Any]"]], *, last_try: bool = False) -> bool:
         results: list[Any] = []
         try:
-            with transaction.atomic(using=self._using):
+            with transaction.atomic():
                 for write, _future in batch:
                     results.append(write())
         except Exception as exc:
+            # A connection that the server has dropped is replaced by the next batch.
+            connection.close()
             if len(batch) > 1 and not last_try:
                 return False
             if not isinstance(exc, Error):

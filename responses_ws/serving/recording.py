@@ -14,7 +14,7 @@ from responses_ws.conf import app_settings
 from responses_ws.models import UsageRecord
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
-from responses_ws.runtime import background
+from responses_ws.runtime import background, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import rows
@@ -59,28 +59,27 @@ class Record:
         self.count = count
         """Tells what has been consumed so far; the checkpoint asks."""
         now = timezone.now()
-        self._row = UsageRecord(
-            response_id=response_id,
-            organization_id=principal.organization_id,
-            project_id=principal.project_id,
-            api_key_id=principal.api_key_id,
-            model=model,
-            service_tier=service_tier,
-            transport=transport,
-            is_warmup=is_warmup,
-            started_at=now,
-            lease_until=now + LEASE,
-        )
+        self._row: dict[str, Any] = {
+            "response_id": response_id,
+            "organization_id": principal.organization_id,
+            "project_id": principal.project_id,
+            "api_key_id": principal.api_key_id,
+            "model": model,
+            "service_tier": service_tier,
+            "transport": transport,
+            "is_warmup": is_warmup,
+            "started_at": now,
+            "lease_until": now + LEASE,
+        }
         self._opened: Future[None] | None = None
 
     @property
     def response_id(self) -> str:
-        return str(self._row.response_id)
+        return str(self._row["response_id"])
 
     def open(self) -> None:
         """Hand the row to the group writer; `wait_until_open` says when it is durable."""
-        row = self._row
-        self._opened = writer.submit(lambda: row.save(force_insert=True))
+        self._opened = writer.submit(lambda: sql.insert(UsageRecord, [self._row]))
         _checkpointer.watch(self)
 
     async def wait_until_open(self) -> None:
@@ -126,12 +125,12 @@ class Record:
 
     def _write_end(self, fields: dict[str, Any], stored: Stored | None, now: datetime) -> Place | None:
         """In the writer's thread."""
-        open_rows = UsageRecord.objects.in_progress().filter(response_id=self.response_id)
-        if not open_rows.update(**fields) and not UsageRecord.objects.filter(response_id=self.response_id).exists():
-            # Its opening failed, or was never tried: the row is written whole.
-            for name, value in fields.items():
-                setattr(self._row, name, value)
-            self._row.save(force_insert=True)
+        where = {"response_id": self.response_id, "status": UsageRecord.Status.IN_PROGRESS}
+        if not sql.update(UsageRecord, fields, where):
+            exists = UsageRecord.objects.filter(response_id=self.response_id).exists()
+            if not exists:
+                # Its opening failed, or was never tried: the row is written whole.
+                sql.insert(UsageRecord, [{**self._row, **fields}])
         if stored is None:
             return None
         return rows.save(
@@ -184,9 +183,9 @@ class _Checkpointer:
 
 def _checkpoint(response_id: str, counted: Usage) -> Callable[[], None]:
     def write() -> None:
-        UsageRecord.objects.in_progress().filter(response_id=response_id).update(
-            lease_until=timezone.now() + LEASE, estimated=counted.estimated, **_counts(counted)
-        )
+        changes = {"lease_until": timezone.now() + LEASE, "estimated": counted.estimated, **_counts(counted)}
+        where = {"response_id": response_id, "status": UsageRecord.Status.IN_PROGRESS}
+        sql.update(UsageRecord, changes, where)
 
     return write
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from responses_ws.models import Chain, StoredItem, StoredResponse
 from responses_ws.protocol.items import Item
+from responses_ws.runtime import sql
 
 from .base import Place, StoredChain
 
@@ -34,39 +35,47 @@ def save(
     if parent is None:
         chain_id = uuid4()
         place = Place(chain_id, chain_id, (), len(items))
-        Chain.objects.create(id=chain_id, project_id=project_id, root=chain_id, length=place.end)
+        sql.insert(Chain, [{"id": chain_id, "project_id": project_id, "root": chain_id, "length": place.end}])
         start = 0
     else:
         start = parent.end
         end = start + len(items)
-        grown = Chain.objects.filter(id=parent.chain_id, length=start).update(length=end)
-        if grown:
+        if sql.update(Chain, {"length": end}, {"id": parent.chain_id, "length": start}):
             place = Place(parent.chain_id, parent.root, parent.path, end)
         else:
             chain_id = uuid4()
             place = Place(chain_id, parent.root, (*parent.path, (parent.chain_id, start)), end)
             path = [[str(chain), cut] for chain, cut in place.path]
-            Chain.objects.create(id=chain_id, project_id=project_id, root=parent.root, path=path, length=end)
-    StoredItem.objects.bulk_create(
-        StoredItem(
-            chain_id=place.chain_id,
-            position=start + offset,
-            item_id=str(item.get("id", ""))[:128],
-            body=_encode(item).decode(),
-        )
-        for offset, item in enumerate(items)
+            fork = {"id": chain_id, "project_id": project_id, "root": parent.root, "path": path, "length": end}
+            sql.insert(Chain, [fork])
+    sql.insert(
+        StoredItem,
+        [
+            {
+                "chain_id": place.chain_id,
+                "position": start + offset,
+                "item_id": str(item["id"]),
+                "body": _encode(item).decode(),
+            }
+            for offset, item in enumerate(items)
+        ],
     )
-    StoredResponse.objects.create(
-        id=response["id"],
-        project_id=project_id,
-        chain_id=place.chain_id,
-        input_end=input_end,
-        end=place.end,
-        previous_response_id=response["previous_response_id"] or "",
-        model=response["model"],
-        status=response["status"],
-        body=_encode({**response, "output": []}).decode(),
-        expires_at=expires_at,
+    sql.insert(
+        StoredResponse,
+        [
+            {
+                "id": response["id"],
+                "project_id": project_id,
+                "chain_id": place.chain_id,
+                "input_end": input_end,
+                "end": place.end,
+                "previous_response_id": response["previous_response_id"] or "",
+                "model": response["model"],
+                "status": response["status"],
+                "body": _encode({**response, "output": []}).decode(),
+                "expires_at": expires_at,
+            }
+        ],
     )
     return place
 
