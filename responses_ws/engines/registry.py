@@ -67,6 +67,12 @@ class EngineRegistry:
             engine = self._engines[name] = _build(name)
         return engine
 
+    def install(self, name: str, engine: Engine) -> None:
+        """Use this instance under ``name``, whatever the settings say: for tests and embedding projects."""
+        self._engines[name] = engine
+        self._routes = {}
+        self._listings.pop(name, None)
+
     async def resolve(self, model: str) -> Route:
         """The route for the client's ``model``: a dict hit for configured names.
 

@@ -1,0 +1,106 @@
+"""What chat-completions servers say when they refuse, as EngineError. No IO."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from .base import EngineError, ErrorKind
+
+MAX_HINTS = 16
+MAX_HINT_CHARACTERS = 128
+
+_CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+# vLLM, SGLang, llama.cpp, OpenAI and LiteLLM each word it differently; all are 400s.
+_CONTEXT_PHRASES = ("context length", "context window", "context size", "maximum context", "max_model_len")
+_CODES: dict[str, ErrorKind] = {
+    "rate_limit_exceeded": "rate_limited",
+    "rate_limit_error": "rate_limited",
+    "too_many_requests": "rate_limited",
+    "insufficient_quota": "rate_limited",
+    "overloaded": "overloaded",
+    "overloaded_error": "overloaded",
+    "server_is_overloaded": "overloaded",
+    "service_unavailable": "overloaded",
+    "unavailable_error": "overloaded",
+    "timeout": "timeout",
+    "timeout_error": "timeout",
+    "invalid_request_error": "bad_request",
+    "badrequesterror": "bad_request",
+    "authentication_error": "auth",
+    "invalid_api_key": "auth",
+    "permission_error": "auth",
+}
+
+
+def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> EngineError:
+    """The error for an HTTP answer that is not a 2xx."""
+    message, codes = _explained(body)
+    message = message or f"the engine answered {status}"
+    return EngineError(_kind(status, message, codes), message, status=status, headers=retry_hints(headers.items()))
+
+
+def error_in_stream(error: Any) -> EngineError:
+    """The error for ``{"error": …}`` in a stream whose status was 200."""
+    message, codes = _of(error)
+    status = next((int(code) for code in codes if code.isdecimal() and 400 <= int(code) < 600), None)
+    message = message or "the engine reported an error in its stream"
+    return EngineError(_kind(status, message, codes), message, status=status)
+
+
+def retry_hints(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The headers that tell when to come back, lower-cased."""
+    hints: dict[str, str] = {}
+    for name, value in headers:
+        name = name.lower()
+        is_hint = name in ("retry-after", "retry-after-ms") or name.startswith("x-ratelimit-")
+        if is_hint and len(hints) < MAX_HINTS and len(value) <= MAX_HINT_CHARACTERS:
+            hints[name] = value
+    return hints
+
+
+def _kind(status: int | None, message: str, codes: list[str]) -> ErrorKind:
+    if status is None or status in (400, 413, 422, 500):
+        # Some servers wrap an overlong prompt in a 500, or report it after a 200.
+        lowered = message.lower()
+        if _CONTEXT_CODES.intersection(codes) or any(phrase in lowered for phrase in _CONTEXT_PHRASES):
+            return "context_length"
+    if status is None:
+        return next((_CODES[code] for code in codes if code in _CODES), "engine")
+    if status in (401, 403):
+        return "auth"
+    if status in (408, 504):
+        return "timeout"
+    if status == 429:
+        return "rate_limited"
+    # 529 is what Anthropic-style gateways say for 503.
+    if status in (503, 529):
+        return "overloaded"
+    if status >= 500:
+        return "engine"
+    return "bad_request" if status >= 400 else "protocol"
+
+
+def _explained(body: bytes) -> tuple[str, list[str]]:
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = body.decode("utf-8", "replace").strip()
+        # A proxy's page explains nothing to our client.
+        return ("" if text.startswith("<") else text[:500]), []
+    if isinstance(decoded, list) and decoded:
+        decoded = decoded[0]
+    if isinstance(decoded, dict):
+        return _of(decoded.get("error") or decoded)
+    return (decoded[:500] if isinstance(decoded, str) else ""), []
+
+
+def _of(error: Any) -> tuple[str, list[str]]:
+    """(message, lower-cased codes, types and statuses) of an error object, or of a bare string."""
+    if not isinstance(error, dict):
+        return (error[:500] if isinstance(error, str) else ""), []
+    message = error.get("message") or error.get("detail") or error.get("error") or ""
+    if not isinstance(message, str):
+        message = msgspec.json.encode(message).decode()
+    codes = [str(error[key]).lower() for key in ("code", "type", "status") if error.get(key) is not None]
+    return message[:500], codes
