@@ -19,6 +19,7 @@ from responses_ws.models import Account, Journal, Posting, Price, RatedLine, Usa
 
 from . import pricing
 
+RECEIVABLE, REVENUE = str(Account.Kind.RECEIVABLE), str(Account.Kind.REVENUE)
 MEMO_LENGTH = Journal._meta.get_field("memo").max_length
 
 
@@ -131,11 +132,10 @@ def _post(records: list[UsageRecord], now: datetime) -> None:
             )
             for line in charge.lines
         ]
-        receivable = accounts[record.organization_id, Account.Kind.RECEIVABLE]
-        revenue = accounts[record.organization_id, Account.Kind.REVENUE]
+        owner, amount = record.organization_id, charge.amount_nano
         postings += [
-            Posting(journal=journal, account_id=receivable, amount_nano=charge.amount_nano),
-            Posting(journal=journal, account_id=revenue, amount_nano=-charge.amount_nano),
+            Posting(journal=journal, account_id=accounts[owner, RECEIVABLE], amount_nano=amount),
+            Posting(journal=journal, account_id=accounts[owner, REVENUE], amount_nano=-amount),
         ]
     RatedLine.objects.bulk_create(lines)
     _write_postings(postings)
@@ -184,7 +184,7 @@ def _prices_of(records: Iterable[UsageRecord]) -> dict[str, list[Price]]:
 def _accounts_of(organizations: set[int]) -> dict[tuple[int, str], int]:
     """Account ids by (organization, kind), created where missing."""
     accounts = _account_ids(organizations)
-    wanted = sorted(itertools.product(organizations, (Account.Kind.RECEIVABLE, Account.Kind.REVENUE)))
+    wanted = sorted(itertools.product(organizations, (RECEIVABLE, REVENUE)))
     missing = [Account(organization_id=org, kind=kind) for org, kind in wanted if (org, kind) not in accounts]
     if missing:
         # Another worker may create the same; the constraint lets one of us win and both go on.

@@ -3,13 +3,14 @@
 from .accounts import ApiKey, Organization, Project
 from .billing import Account, Component, Journal, Posting, Price, RatedLine
 from .responses import Chain, StoredItem, StoredResponse
-from .usage import UsageRecord
+from .usage import Dashboard, UsageRecord
 
 __all__ = [
     "Account",
     "ApiKey",
     "Chain",
     "Component",
+    "Dashboard",
     "Journal",
     "Organization",
     "Posting",

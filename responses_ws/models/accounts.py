@@ -60,25 +60,24 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         """Keys that are neither revoked nor expired."""
         return self.filter(revoked_at=None).filter(Q(expires_at=None) | Q(expires_at__gt=now or timezone.now()))
 
+    def unusable(self, now: datetime | None = None) -> "ApiKeyQuerySet":
+        """Keys that are revoked or expired."""
+        return self.exclude(pk__in=self.model.objects.usable(now))
+
     def find(self, key: str, now: datetime | None = None) -> "ApiKey | None":
         """The usable key whose secret this is. The digest is the look-up: the same work for every unknown key."""
         return self.usable(now).select_related("project").filter(digest=digest_of(key)).first()
 
     def create_with_secret(self, *, project: Project, name: str, key: str | None = None, **fields: Any) -> "ApiKey":
         """A new key. Its secret is on the returned instance as ``secret`` and nowhere else, ever again."""
-        key = key or generate_key()
-        # A short key of someone's own choice is never half given away: at most a quarter at either end.
-        shown = len(key) // 4
-        instance = self.create(
-            project=project,
-            name=name,
-            digest=digest_of(key),
-            prefix=key[: min(12, shown)],
-            last4=key[len(key) - min(4, shown) :],
-            **fields,
-        )
-        instance.secret = key
+        instance = self.model(project=project, name=name, **fields)
+        instance.take_secret(key or generate_key())
+        instance.save(force_insert=True)
         return instance
+
+    def revoke(self, now: datetime | None = None) -> int:
+        """Revoke those that are not yet. Returns how many; who was revoked before keeps its moment."""
+        return self.filter(revoked_at=None).update(revoked_at=now or timezone.now())
 
 
 class ApiKey(models.Model):
@@ -105,6 +104,15 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.redacted})"
+
+    def take_secret(self, key: str) -> None:
+        """Keep the digest of ``key`` and enough to recognise it. The key itself stays on this instance only."""
+        # A short key of someone's own choice is never half given away: at most a quarter at either end.
+        shown = len(key) // 4
+        self.digest = digest_of(key)
+        self.prefix = key[: min(12, shown)]
+        self.last4 = key[len(key) - min(4, shown) :]
+        self.secret = key
 
     @property
     def redacted(self) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q, Subquery, Sum
+from django.db.models import Exists, F, Max, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
@@ -84,11 +84,20 @@ class Price(models.Model):
         """Whether the ledger refers to it; such a price can only be ended."""
         return self.pk is not None and RatedLine.objects.filter(price=self).exists()
 
+    @property
+    def last_used_at(self) -> datetime | None:
+        """When the newest turn started that was billed with it."""
+        return RatedLine.objects.filter(price=self).aggregate(last=Max("journal__usage__started_at"))["last"]
+
     def is_valid_at(self, moment: datetime) -> bool:
         return self.valid_from <= moment and (self.valid_to is None or moment < self.valid_to)
 
 
 class AccountQuerySet(models.QuerySet["Account"]):
+    def owed_by_each(self) -> Coalesce:
+        """For annotating organisations: what each owes, in nano-USD."""
+        return sum_of(self.filter(kind=Account.Kind.RECEIVABLE), "organization", "balance_nano")
+
     def with_wrong_balance(self) -> "AccountQuerySet":
         """Accounts whose balance is not the sum of their postings (``posted_nano``)."""
         posted = sum_of(Posting.objects.all(), "account", "amount_nano")
@@ -188,6 +197,10 @@ class PostingQuerySet(models.QuerySet["Posting"]):
     def charges(self) -> "PostingQuerySet":
         """The side that customers owe; reversals count with their sign."""
         return self.filter(account__kind=Account.Kind.RECEIVABLE)
+
+    def cost_of_each(self) -> Coalesce:
+        """For annotating usage records: what each was charged, in nano-USD."""
+        return sum_of(self.charges(), "journal__usage", "amount_nano")
 
     def between(self, start: datetime, end: datetime | None = None) -> "PostingQuerySet":
         """Of entries that occurred in [start, end)."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Count, F, Min, Q, Sum
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
@@ -89,6 +89,10 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
 
     def _by(self, **keys: Any) -> "models.QuerySet[Any]":
         return self.order_by().values(**keys).annotate(**_counts(), **TOKEN_SUMS)
+
+    def oldest_end(self) -> datetime | None:
+        """When the one ended that ended first; None without any."""
+        return self.order_by().aggregate(oldest=Min("ended_at"))["oldest"]
 
     def in_progress(self) -> "UsageRecordQuerySet":
         return self.filter(status=UsageRecord.Status.IN_PROGRESS)
@@ -179,3 +183,12 @@ class UsageRecord(models.Model):
             reasoning_tokens=self.reasoning_tokens,
             estimated=self.estimated,
         )
+
+
+class Dashboard(UsageRecord):
+    """Usage as a page of figures: the admin lists models, so the page is one. No table, no permissions of its own."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name_plural = "dashboard"

@@ -1,0 +1,140 @@
+"""Organisations, projects and keys."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from responses_ws.models import Account, ApiKey, Organization, Project
+from responses_ws.models.accounts import generate_key
+
+from .base import ProjectFilter
+from .formats import dollars
+
+
+@admin.register(Organization)
+class OrganizationAdmin(admin.ModelAdmin):
+    list_display = ("name", "project_count", "owes", "created_at")
+    search_fields = ("name",)
+    readonly_fields = ("created_at",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
+        owed = Account.objects.owed_by_each()
+        return super().get_queryset(request).annotate(projects_counted=Count("projects"), owed_nano=owed)
+
+    @admin.display(description="projects", ordering="projects_counted")
+    def project_count(self, organization: Organization) -> int:
+        return organization.projects_counted
+
+    @admin.display(description="owes", ordering="owed_nano")
+    def owes(self, organization: Organization) -> str:
+        return dollars(organization.owed_nano)
+
+
+@admin.register(Project)
+class ProjectAdmin(admin.ModelAdmin):
+    list_display = ("name", "organization", "key_count", "created_at")
+    list_filter = ("organization",)
+    list_select_related = ("organization",)
+    search_fields = ("name", "organization__name")
+    readonly_fields = ("created_at",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:
+        return super().get_queryset(request).annotate(keys_counted=Count("api_keys"))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> tuple[str, ...]:
+        # Its usage is booked on the organisation; moving the project would leave the books behind.
+        return self.readonly_fields if obj is None else ("organization", *self.readonly_fields)
+
+    @admin.display(description="API keys", ordering="keys_counted")
+    def key_count(self, project: Project) -> int:
+        return project.keys_counted
+
+
+class LinesField(forms.CharField):
+    """A list of strings, edited one a line."""
+
+    widget = forms.Textarea(attrs={"rows": 4, "cols": 40})
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> list[str]:
+        return [line.strip() for line in (super().to_python(value) or "").splitlines() if line.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return (initial or []) != self.to_python(data)
+
+
+class ApiKeyForm(forms.ModelForm):
+    allowed_models = LinesField(required=False, help_text="Model names, one a line; empty means all.")
+
+    class Meta:
+        model = ApiKey
+        fields = ("project", "name", "allowed_models", "expires_at")
+
+
+class UsableFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "usable"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "usable"), ("no", "revoked or expired")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() == "yes":
+            return queryset.usable()
+        return queryset.unusable() if self.value() == "no" else queryset
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(admin.ModelAdmin):
+    """Keys are made, limited and revoked here. What is stored of a secret cannot be turned back into it."""
+
+    form = ApiKeyForm
+    list_display = ("name", "project", "redacted", "state", "expires_at", "last_used_at", "created_at")
+    list_filter = (UsableFilter, "project__organization", ("project", ProjectFilter))
+    list_select_related = ("project__organization",)
+    search_fields = ("name", "last4", "project__name")
+    autocomplete_fields = ("project",)
+    readonly_fields = ("redacted", "state", "created_at", "last_used_at", "revoked_at")
+    actions = ("revoke",)
+
+    def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
+        fields = ("project", "name", "allowed_models", "expires_at")
+        return fields if obj is None else (*fields, *self.readonly_fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
+        return self.readonly_fields if obj is None else ("project", *self.readonly_fields)
+
+    def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
+        """Keys are revoked, not deleted: usage refers to them."""
+        return False
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: forms.ModelForm, change: bool) -> None:
+        if change:
+            super().save_model(request, obj, form, change)
+            return
+        obj.take_secret(generate_key())
+        super().save_model(request, obj, form, change)
+        text = "The key is <code>{}</code>. Copy it now: it is not stored and cannot be shown again."
+        messages.warning(request, format_html(text, obj.secret))
+
+    @admin.display(description="key", ordering="prefix")
+    def redacted(self, key: ApiKey) -> str:
+        return key.redacted
+
+    @admin.display(description="state")
+    def state(self, key: ApiKey) -> str:
+        if key.revoked_at is not None:
+            return "revoked"
+        return "usable" if key.is_usable else "expired"
+
+    @admin.action(description="Revoke selected API keys", permissions=["change"])
+    def revoke(self, request: HttpRequest, queryset: Any) -> None:
+        for key in queryset:
+            self.log_change(request, key, "Revoked.")
+        messages.success(request, f"{queryset.revoke()} revoked.")

@@ -1,0 +1,94 @@
+"""What was consumed."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
+
+from responses_ws.models import Posting, UsageRecord
+
+from .base import ProjectFilter, ReadOnlyAdmin, link_to
+from .formats import dollars, milliseconds, thousands
+
+
+def _tokens(field: str, title: str) -> Any:
+    """A column that shows a token count with separators."""
+
+    @admin.display(description=title, ordering=field)
+    def column(record: UsageRecord) -> str:
+        return thousands(getattr(record, field))
+
+    return column
+
+
+@admin.register(UsageRecord)
+class UsageRecordAdmin(ReadOnlyAdmin):
+    """Read-only: a correction is a reversal in the ledger, not another number here."""
+
+    list_display = (
+        "response_id",
+        "project",
+        "model",
+        "transport",
+        "status",
+        _tokens("input_tokens", "input"),
+        _tokens("cached_tokens", "cached"),
+        _tokens("output_tokens", "output"),
+        _tokens("reasoning_tokens", "reasoning"),
+        "first_token",
+        "duration",
+        "cost",
+        "started_at",
+    )
+    list_filter = (
+        "status",
+        "transport",
+        "started_at",
+        ("billed_at", admin.EmptyFieldListFilter),
+        "is_warmup",
+        "estimated",
+        "model",
+        "project__organization",
+        ("project", ProjectFilter),
+    )
+    list_select_related = ("project__organization",)
+    search_fields = ("response_id__startswith",)
+    search_help_text = "A response id, or its beginning."
+    fieldsets = (
+        (None, {"fields": ("response_id", "status", "reason", "model", "service_tier", "transport")}),
+        ("Owner", {"fields": ("organization", "project", "api_key")}),
+        (
+            "Tokens",
+            {
+                "fields": (
+                    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
+                    *("estimated", "is_warmup"),
+                )
+            },
+        ),
+        ("Time", {"fields": ("started_at", "ended_at", "first_token", "duration", "lease_until")}),
+        ("Money", {"fields": ("cost", "billed_at", "entries")}),
+    )
+    readonly_fields = ("first_token", "duration", "cost", "entries")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        return super().get_queryset(request).annotate(cost_nano=Posting.objects.cost_of_each())
+
+    @admin.display(description="first token", ordering="first_token_ms")
+    def first_token(self, record: UsageRecord) -> str:
+        return milliseconds(record.first_token_ms)
+
+    @admin.display(description="duration", ordering="duration_ms")
+    def duration(self, record: UsageRecord) -> str:
+        return milliseconds(record.duration_ms)
+
+    @admin.display(description="cost")
+    def cost(self, record: UsageRecord) -> str:
+        return "–" if record.billed_at is None else dollars(record.cost_nano)
+
+    @admin.display(description="ledger entries")
+    def entries(self, record: UsageRecord) -> str:
+        return format_html_join(mark_safe("<br>"), "{}", ((link_to(journal),) for journal in record.journals.all()))

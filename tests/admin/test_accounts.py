@@ -1,0 +1,107 @@
+"""Keys are shown once, and then never again."""
+
+import re
+
+import pytest
+from django.urls import reverse
+
+from responses_ws.models import ApiKey
+from tests.billing.rows import make_key, make_project
+
+pytestmark = pytest.mark.django_db
+
+ADD = "admin:responses_ws_apikey_add"
+CHANGE = "admin:responses_ws_apikey_change"
+LIST = "admin:responses_ws_apikey_changelist"
+
+
+def create(client, **fields):
+    """Post the form and read the page it leads to."""
+    data = {
+        "project": make_project().pk,
+        "name": "laptop",
+        "allowed_models": "",
+        "expires_at_0": "",
+        "expires_at_1": "",
+    }
+    return client.post(reverse(ADD), data | fields, follow=True).content.decode()
+
+
+def test_a_new_key_is_shown_once(boss):
+    page = create(boss)
+
+    key = ApiKey.objects.get()
+    (secret,) = re.findall(r"<code>(sk-proj-[\w-]+)</code>", page)
+    assert ApiKey.objects.find(secret) == key
+    for path in (reverse(LIST), reverse(CHANGE, args=(key.pk,))):
+        later = boss.get(path).content.decode()
+        assert secret not in later
+        assert key.redacted in later
+
+
+def test_models_are_written_one_a_line(boss):
+    create(boss, allowed_models="small\n\n  large \n")
+
+    key = ApiKey.objects.get()
+    assert key.allowed_models == ["small", "large"]
+    assert "small\nlarge</textarea>" in boss.get(reverse(CHANGE, args=(key.pk,))).content.decode()
+
+
+def test_changing_a_key_leaves_its_secret_and_project(boss):
+    key = make_key(make_project())
+    other = make_project("globex")
+
+    boss.post(
+        reverse(CHANGE, args=(key.pk,)),
+        {"name": "renamed", "project": other.pk, "allowed_models": "", "digest": "x", "last4": "x"},
+    )
+
+    changed = ApiKey.objects.find(key.secret)
+    assert (changed.name, changed.project, changed.last4) == ("renamed", key.project, key.last4)
+
+
+def test_keys_are_revoked_from_the_list(boss):
+    revoked, kept = make_key(make_project(), "a"), make_key(make_project(), "b")
+
+    boss.post(reverse(LIST), {"action": "revoke", "_selected_action": [revoked.pk]})
+
+    assert ApiKey.objects.find(revoked.secret) is None
+    assert ApiKey.objects.find(kept.secret) == kept
+
+
+def test_revoking_again_keeps_the_first_moment(boss):
+    key = make_key(make_project())
+    boss.post(reverse(LIST), {"action": "revoke", "_selected_action": [key.pk]})
+    first = ApiKey.objects.get().revoked_at
+
+    boss.post(reverse(LIST), {"action": "revoke", "_selected_action": [key.pk]})
+
+    assert ApiKey.objects.get().revoked_at == first
+
+
+def test_who_may_only_view_cannot_revoke(log_in):
+    key = make_key(make_project())
+
+    log_in("view_apikey").post(reverse(LIST), {"action": "revoke", "_selected_action": [key.pk]})
+
+    assert ApiKey.objects.find(key.secret) == key
+
+
+def test_keys_are_not_deleted(boss):
+    key = make_key(make_project())
+
+    answer = boss.post(reverse("admin:responses_ws_apikey_delete", args=(key.pk,)), {"post": "yes"})
+
+    assert answer.status_code == 403
+    assert ApiKey.objects.count() == 1
+
+
+@pytest.mark.parametrize(("usable", "names"), [("yes", ["kept"]), ("no", ["revoked"])])
+def test_the_list_is_filtered_by_state(boss, usable, names):
+    make_key(make_project(), "kept")
+    make_key(make_project(), "revoked")
+    ApiKey.objects.filter(name="revoked").revoke()
+
+    shown = boss.get(reverse(LIST), {"usable": usable}).context["cl"].result_list
+
+    assert [key.name for key in shown] == names
