@@ -195,6 +195,16 @@ class Stack:
                 raise RuntimeError(f"not healthy after {START_SECONDS:.0f} s: {late}\n" + self.services[late[0]].tail())
             time.sleep(0.05)
 
+    def start_again(self, name: str) -> None:
+        """Start one that was stopped or killed, on its old ports and data; returns when it is healthy."""
+        running = self[name]
+        running.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not running.check():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} is not healthy again:\n{running.tail()}")
+            time.sleep(0.05)
+
     def may_start(self, running: Running) -> bool:
         # What was left out cannot be waited for.
         needed = [self.services[name] for name in running.service.depends_on if name in self.services]
