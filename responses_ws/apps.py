@@ -5,3 +5,7 @@ class ResponsesWsConfig(AppConfig):
     name = "responses_ws"
     verbose_name = "Responses API"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        # Importing registers the checks.
+        from . import checks  # noqa: F401

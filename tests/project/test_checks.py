@@ -1,0 +1,188 @@
+"""System checks: one row a fault, and silence where there is none."""
+
+from typing import Any
+
+import celery
+import pytest
+from django.core.checks import CheckMessage
+
+from responses_ws import checks
+from responses_ws.engines.base import Engine
+
+SCRIPTED = {"ENGINE": "responses_ws.engines.scripted.Scripted"}
+BASE = "responses_ws.engines.base"
+LAYER = "channels_redis.core.RedisChannelLayer"
+WELL = {"ENGINES": {"main": SCRIPTED}, "MODELS": {"m": {"ENGINE": "main"}}}
+
+
+def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
+    """(id, text) of each message, its hint included."""
+    return [
+        (str(message.id).removeprefix("responses_ws."), f"{message.msg} {message.hint or ''}") for message in messages
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "id_", "text"),
+    [
+        pytest.param([], "E001", "not a dict", id="not a dict"),
+        pytest.param({"ENGIENS": {}}, "E001", "Did you mean 'ENGINES'?", id="typo"),
+        pytest.param({"ZZZ": {}}, "E001", "Known are: ", id="nothing like it"),
+        pytest.param({"STORE_DAYS": "30"}, "E001", "STORE_DAYS", id="wrong type"),
+        pytest.param({"LIMITS": {"max_item": 1}}, "E001", "Did you mean 'max_items'?", id="typo in a limit"),
+        pytest.param({"LIMITS": {"queued_turns": "many"}}, "E001", "queued_turns", id="limit of a wrong type"),
+        pytest.param(
+            {"MODELS": {"m": {"ENGINE": "mian"}}, "ENGINES": {"main": SCRIPTED}}, "E001", "'main'", id="engine"
+        ),
+        pytest.param({"MODELS": {"m": {}}}, "E001", "names no engine", id="model without engine"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: Any, given: Any, id_: str, text: str) -> None:
+    settings.RESPONSES_WS = given
+
+    messages = found(checks.check_settings())
+
+    assert [name for name, _ in messages] == [id_]
+    assert text in messages[0][1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param(WELL, id="an engine and a model"),
+        pytest.param({**WELL, "MODELS": {"*": {"ENGINE": "main"}}}, id="whatever the engine lists"),
+        pytest.param({"LIMITS": {"connection_seconds": 6, "max_items": 10}}, id="limits, whole seconds"),
+    ],
+)
+def test_right_settings_are_not_remarked_on(settings: Any, given: Any) -> None:
+    settings.RESPONSES_WS = given
+
+    assert found(checks.check_settings()) == []
+    assert found(checks.check_dotted_paths()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        pytest.param({"ENGINES": {"a": {"ENGINE": "nowhere.Engine"}}}, "does not import", id="no such module"),
+        pytest.param({"ENGINES": {"a": {"ENGINE": f"{BASE}.Nothing"}}}, "does not import", id="no name"),
+        pytest.param({"ENGINES": {"a": {"ENGINE": f"{BASE}.Health"}}}, "not a subclass", id="no engine"),
+        pytest.param({"ENGINES": {"a": {"ENGINE": "json.dumps"}}}, "not a class", id="a function"),
+        pytest.param({"ENGINES": {"a": {}}}, "not a dotted path", id="missing"),
+        pytest.param({"AUTHENTICATOR": "nowhere.Authenticator"}, "does not import", id="authenticator"),
+    ],
+)
+def test_a_dotted_path_that_leads_nowhere_is_named(settings: Any, given: Any, text: str) -> None:
+    settings.RESPONSES_WS = given
+
+    messages = found(checks.check_dotted_paths())
+
+    assert [name for name, _ in messages] == ["E005"]
+    assert text in messages[0][1]
+
+
+def test_the_base_class_itself_counts_as_an_engine() -> None:
+    assert checks.path_faults("here", f"{BASE}.Engine", Engine) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "faults"),
+    [
+        pytest.param({"BACKEND": "channels.layers.InMemoryChannelLayer"}, 0, id="in memory"),
+        pytest.param({"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer"}, 0, id="pub/sub"),
+        pytest.param({"BACKEND": LAYER}, 1, id="default host"),
+        pytest.param(
+            {
+                "BACKEND": LAYER,
+                "CONFIG": {"hosts": [("127.0.0.1", 6379), "redis://b"]},
+            },
+            2,
+            id="two hosts",
+        ),
+        pytest.param(
+            {
+                "BACKEND": LAYER,
+                "CONFIG": {"hosts": [{"address": "redis://a", "socket_timeout": 5}]},
+            },
+            1,
+            id="with a timeout",
+        ),
+        pytest.param(
+            {
+                "BACKEND": LAYER,
+                "CONFIG": {"hosts": [{"address": "redis://a", "socket_timeout": None}]},
+            },
+            0,
+            id="cured",
+        ),
+    ],
+)
+def test_a_channel_layer_that_drops_idle_sockets_is_named(settings: Any, layer: dict[str, Any], faults: int) -> None:
+    settings.CHANNEL_LAYERS = {"default": layer}
+
+    assert [name for name, _ in found(checks.check_channel_layers())] == ["E002"] * faults
+
+
+@pytest.mark.parametrize(("seconds", "ids"), [(0, []), (60, ["E003"]), (None, ["E003"])])
+def test_connections_kept_open_are_named(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, seconds: int | None, ids: list[str]
+) -> None:
+    monkeypatch.setitem(settings.DATABASES["default"], "CONN_MAX_AGE", seconds)
+
+    assert [name for name, _ in found(checks.check_databases())] == ids
+
+
+@pytest.fixture
+def celery_conf(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Celery's configuration, put back afterwards."""
+    conf = celery.current_app.conf
+
+    def change(**values: Any) -> None:
+        for name, value in values.items():
+            monkeypatch.setitem(conf, name, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("visibility", "limit", "ids"), [(300, 120, []), (60, 120, ["W001"]), (None, 120, []), (300, None, [])]
+)
+def test_a_visibility_timeout_below_the_time_limit_is_named(
+    celery_conf: Any, visibility: int | None, limit: int | None, ids: list[str]
+) -> None:
+    options = {} if visibility is None else {"visibility_timeout": visibility}
+    celery_conf(broker_transport_options=options, task_time_limit=limit)
+
+    assert [name for name, _ in found(checks.check_visibility_timeout())] == ids
+
+
+def test_a_missing_sweep_is_named(celery_conf: Any) -> None:
+    with_sweep = found(checks.check_beat())
+    celery_conf(beat_schedule={"other": {"task": "other", "schedule": 1.0}})
+
+    without = found(checks.check_beat())
+
+    assert with_sweep == []
+    assert [name for name, _ in without] == ["W002"]
+
+
+def test_a_broker_in_memory_is_named_in_production(settings: Any, celery_conf: Any) -> None:
+    settings.DEBUG = False
+    in_memory = found(checks.check_broker())
+    celery_conf(broker_url="redis://127.0.0.1/0")
+
+    elsewhere = found(checks.check_broker())
+
+    assert [name for name, _ in in_memory] == ["E004"]
+    assert elsewhere == []
+
+
+def test_a_project_without_asgi_is_named(settings: Any) -> None:
+    well = found(checks.check_asgi())
+    settings.ASGI_APPLICATION = None
+
+    under_wsgi = found(checks.check_asgi())
+
+    assert well == []
+    assert [name for name, _ in under_wsgi] == ["W004"]
