@@ -14,9 +14,10 @@ from responses_ws.conf import app_settings
 from responses_ws.models import UsageRecord
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
-from responses_ws.runtime import background, sql
+from responses_ws.runtime import background, dbpool, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
+from responses_ws.signals import turn_finished
 from responses_ws.stores import rows
 from responses_ws.stores.base import Place
 from responses_ws.stores.lookup import redis_store
@@ -117,11 +118,23 @@ class Record:
         }
         place: Place | None = await writer.write(lambda: self._write_end(fields, stored, now))
         dispatcher.kick()
+        if turn_finished.has_listeners():
+            background.spawn(dbpool.run(self._tell, status, usage))
         if stored is not None and place is not None and app_settings.REDIS_URL:
             background.spawn(
                 redis_store.save(self._principal.project_id, stored.response, place, stored.items, stored.input_end)
             )
         return place
+
+    def _tell(self, status: str, usage: Usage) -> None:
+        """In a thread of the pool."""
+        turn_finished.send_robust(
+            sender=UsageRecord,
+            response_id=self.response_id,
+            project_id=self._principal.project_id,
+            status=status,
+            usage=usage,
+        )
 
     def _write_end(self, fields: dict[str, Any], stored: Stored | None, now: datetime) -> Place | None:
         """In the writer's thread."""

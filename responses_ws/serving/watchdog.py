@@ -26,6 +26,7 @@ class Watchdog:
         self._deadline = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > self._deadline:
             self._arm()
+        self._barked = False
         self._waiting = asyncio.current_task()
         try:
             return await awaitable

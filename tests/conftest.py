@@ -1,0 +1,47 @@
+"""What all rooms' tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from responses_ws.engines.registry import registry
+from responses_ws.models import ApiKey, Organization, Project
+from responses_ws.runtime import dbpool
+from responses_ws.runtime.writer import writer
+from responses_ws.serving.admission import Principal
+from responses_ws.stores.memory import hot_tier
+
+
+@pytest.fixture(autouse=True)
+def _process_state() -> Iterator[None]:
+    """Everything that a process owns begins anew with each test; threads give back their connections."""
+    yield
+    writer.stop()
+    dbpool.shutdown()
+    hot_tier.clear()
+    registry.reset()
+
+
+@pytest.fixture
+def project(transactional_db: None) -> Project:
+    return Project.objects.create(organization=Organization.objects.create(name="Acme"), name="agents")
+
+
+@pytest.fixture
+def api_key(project: Project) -> ApiKey:
+    """A usable key; its ``secret`` is known."""
+    return ApiKey.objects.create_with_secret(project=project, name="tests")
+
+
+@pytest.fixture
+def principal(api_key: ApiKey) -> Principal:
+    return Principal(
+        organization_id=api_key.project.organization_id, project_id=api_key.project_id, api_key_id=api_key.pk
+    )
+
+
+@pytest.fixture
+def other_principal(project: Project) -> Principal:
+    """Another project of the same organisation."""
+    other = Project.objects.create(organization=project.organization, name="other")
+    return Principal(organization_id=project.organization_id, project_id=other.pk, api_key_id=None)

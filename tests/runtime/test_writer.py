@@ -1,0 +1,98 @@
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from responses_ws.models import Organization
+from responses_ws.runtime.writer import GroupWriter
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def group_writer() -> Any:
+    group_writer = GroupWriter()
+    yield group_writer
+    group_writer.stop()
+
+
+def create(name: str) -> Organization:
+    return Organization.objects.create(name=name)
+
+
+def held_up(group_writer: GroupWriter) -> tuple[threading.Event, "Future[Any]"]:
+    """Keep the writer busy until the event is set, so that what comes meanwhile is one batch."""
+    busy, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        busy.set()
+        go_on.wait(10)
+
+    future = group_writer.submit(wait)
+    busy.wait(10)
+    return go_on, future
+
+
+def test_a_resolved_future_is_a_commit(group_writer: GroupWriter) -> None:
+    created = group_writer.submit(lambda: create("Acme")).result(10)
+
+    assert Organization.objects.get() == created
+
+
+def test_what_waits_together_is_committed_together(group_writer: GroupWriter) -> None:
+    transactions: list[int] = []
+    go_on, _ = held_up(group_writer)
+
+    def note() -> None:
+        # The savepoint list and the connection are new with every outermost transaction.
+        transactions.append(id(connection.run_on_commit))
+
+    futures = [group_writer.submit(note) for _ in range(10)]
+    go_on.set()
+    for future in futures:
+        future.result(10)
+
+    assert len(transactions) == 10 and len(set(transactions)) == 1
+
+
+def test_one_bad_write_takes_no_other_with_it(group_writer: GroupWriter) -> None:
+    create("taken")
+    go_on, _ = held_up(group_writer)
+    good, bad, also_good = (group_writer.submit(lambda name=name: create(name)) for name in ("a", "taken", "b"))
+    go_on.set()
+
+    assert bad.exception(10) is not None
+    assert (good.exception(10), also_good.exception(10)) == (None, None)
+    assert set(Organization.objects.values_list("name", flat=True)) == {"a", "taken", "b"}
+
+
+def test_the_writer_outlives_a_failure(group_writer: GroupWriter) -> None:
+    def fail() -> None:
+        raise ValueError("not a database error")
+
+    assert isinstance(group_writer.submit(fail).exception(10), ValueError)
+    group_writer.submit(lambda: create("after")).result(10)
+
+    assert Organization.objects.exists()
+
+
+def test_stopping_writes_what_is_waiting(group_writer: GroupWriter) -> None:
+    go_on, _ = held_up(group_writer)
+    waiting = group_writer.submit(lambda: create("last"))
+    go_on.set()
+
+    group_writer.stop()
+
+    assert waiting.done() and Organization.objects.get().name == "last"
+
+
+async def test_a_cancelled_wait_does_not_lose_the_write(group_writer: GroupWriter) -> None:
+    go_on, _ = held_up(group_writer)
+    future = group_writer.submit(lambda: create("kept"))
+    go_on.set()
+
+    await group_writer.write(lambda: None)
+
+    assert future.result(10).name == "kept"

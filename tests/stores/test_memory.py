@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+
+from responses_ws.connection.chain import Link
+from responses_ws.connection.log import SharedLog
+from responses_ws.stores.memory import HotTier
+
+
+def link(name: str, *, project_id: int = 1, items: SharedLog[Any] | None = None, size: int = 10) -> Link:
+    log: SharedLog[Any] = SharedLog([{}]) if items is None else items
+    return Link(response_id=name, project_id=project_id, response={}, items=log, input_end=0, open_calls={}, size=size)
+
+
+@pytest.fixture
+def bounded(settings: Any) -> HotTier:
+    settings.RESPONSES_WS = {"LIMITS": {"hot_responses": 3, "hot_bytes": 100}}
+    return HotTier()
+
+
+def test_the_owner_is_part_of_the_question(bounded: HotTier) -> None:
+    bounded.put(link("a"))
+
+    assert bounded.get(2, "a") is None
+    assert bounded.get(1, "a") is not None
+
+
+def test_the_least_recently_used_goes_first(bounded: HotTier) -> None:
+    for name in "abc":
+        bounded.put(link(name))
+    bounded.get(1, "a")
+
+    bounded.put(link("d"))
+
+    assert [name for name in "abcd" if bounded.get(1, name)] == ["a", "c", "d"]
+
+
+def test_bytes_are_bounded_too(bounded: HotTier) -> None:
+    bounded.put(link("a", size=60))
+    bounded.put(link("b", size=60))
+
+    assert bounded.get(1, "a") is None
+    assert bounded.byte_size == 60
+
+
+def test_links_of_one_chain_count_their_shared_past_once(bounded: HotTier) -> None:
+    log: SharedLog[Any] = SharedLog([{}])
+    bounded.put(link("a", items=log, size=40))
+    bounded.put(link("b", items=log.extended([{}]), size=70))
+
+    assert (len(bounded), bounded.byte_size) == (2, 70)
+    bounded.forget(1, {"b"})
+    assert (len(bounded), bounded.byte_size) == (1, 70)
+    bounded.forget(1, {"a"})
+    assert (len(bounded), bounded.byte_size) == (0, 0)
+
+
+def test_a_link_put_again_is_counted_once(bounded: HotTier) -> None:
+    same = link("a")
+    bounded.put(same)
+    bounded.put(same)
+
+    assert (len(bounded), bounded.byte_size) == (1, 10)
