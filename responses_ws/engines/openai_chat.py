@@ -29,7 +29,7 @@ BYTES_WRITTEN_AT_ONCE = 1024 * 1024
 _RESERVED = frozenset({"messages", "model", "stream", "tools"})
 
 
-class Timeouts(msgspec.Struct, rename="upper", forbid_unknown_fields=True):
+class Timeouts(msgspec.Struct, frozen=True, rename="upper", forbid_unknown_fields=True):
     """Seconds. How long an answer may take is the caller's business."""
 
     connect: float = 5.0
@@ -186,6 +186,9 @@ class OpenAIChat(Engine):
             task = asyncio.get_running_loop().create_task(_drain(response))
             self._drains.add(task)
             task.add_done_callback(self._drains.discard)
+            # Keeps the connection when the end has been reached, closes it when not. Not in the task's own finally:
+            # one that is cancelled before its first step has none.
+            task.add_done_callback(lambda _task: response.release())
 
 
 class _ChatCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
@@ -302,9 +305,6 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
                 pass
     except (aiohttp.ClientError, TimeoutError, OSError):
         pass
-    finally:
-        # Keeps the connection when the end has been reached, closes it when not.
-        response.release()
 
 
 def _unreachable(url: str, exc: BaseException) -> EngineError:

@@ -125,6 +125,11 @@ class EngineRegistry:
         self._routes = {}
         self._listings = {}
 
+    def expire(self, name: str) -> None:
+        """Ask that engine for its models again at the next chance."""
+        if name in self._listings:
+            self._listings[name].expires = 0.0
+
     async def _listed(self, name: str) -> dict[str, Route] | None:
         """Routes by model of what the engine lists: fresh, or stale while a refresh runs; None: it never answered."""
         listing = self._listings.setdefault(name, _Listing())

@@ -37,8 +37,8 @@ _STATUS = {"rate_limited": 429, "overloaded": 503, "unavailable": 503, "timeout"
 class ChatServer:
     """The server as an object, for tests in the same process too.
 
-    ``requests`` are the decoded bodies in order, ``request_headers`` their headers; ``departures`` gets the model
-    of every call whose client left before its end.
+    ``requests`` are the decoded bodies in order, ``request_headers`` their headers; ``arrivals`` gets the model of
+    every call as it comes, ``departures`` that of every call whose client left before its end.
     """
 
     def __init__(self, *, token_log: str | None = None, faults: dict[str, Fault] | None = None) -> None:
@@ -47,6 +47,7 @@ class ChatServer:
         self.requests: list[dict[str, Any]] = []
         self.request_headers: list[dict[str, str]] = []
         self.connections: set[Any] = set()
+        self.arrivals: asyncio.Queue[str] = asyncio.Queue()
         self.departures: asyncio.Queue[str] = asyncio.Queue()
         self.app = web.Application(client_max_size=64 * 1024 * 1024)
         self.app.router.add_get("/v1/models", self.list_models)
@@ -89,6 +90,7 @@ class ChatServer:
         self.request_headers.append({name.lower(): value for name, value in request.headers.items()})
         self.connections.add(request.transport)
         model = body["model"]
+        self.arrivals.put_nowait(model)
         try:
             if model.startswith("fault:"):
                 return await _misbehave(request, self.faults[model.removeprefix("fault:")])
