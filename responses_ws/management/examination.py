@@ -139,7 +139,15 @@ def redis_server() -> Iterator[Finding]:
 def broker() -> Iterator[Finding]:
     """Whether Celery's messages would arrive somewhere."""
     app = celery.current_app
-    url = app.conf.broker_url or "amqp://"
+    url = app.conf.broker_url
+    if not url:
+        yield fault(
+            "Broker",
+            "Celery has none",
+            'Set CELERY_BROKER_URL, and in your Celery app: config_from_object("django.conf:settings", '
+            'namespace="CELERY"). Until then turns are metered, but not billed.',
+        )
+        return
     if url.startswith("memory:"):
         yield Finding(
             subject="Broker",

@@ -1,0 +1,77 @@
+"""The app in someone else's project, set up by the README's five lines."""
+
+from pathlib import Path
+
+import pytest
+from openai import AuthenticationError, OpenAI
+
+from .fresh_project import FreshProject, free_port
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[FreshProject, str]:
+    """The project and its key."""
+    fresh = FreshProject(tmp_path_factory.mktemp("fresh"))
+    return fresh, fresh.build()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("manage.py", "runserver", "--noreload"), id="runserver with daphne"),
+        pytest.param(("manage.py", "responses_ws_serve", "--port"), id="responses_ws_serve"),
+    ],
+)
+@pytest.mark.conformance
+def test_a_fresh_project_serves_turns_over_http_and_websocket(
+    project: tuple[FreshProject, str], command: tuple[str, ...]
+) -> None:
+    fresh, key = project
+    port = free_port()
+
+    with fresh.serving(*command, str(port), port=port) as url, OpenAI(base_url=url, api_key=key) as client:
+        first = client.responses.create(model="scripted", input="Hello")
+        with client.responses.connect() as connection:
+            connection.response.create(model="scripted", input="And again", previous_response_id=first.id)
+            while (event := connection.recv()).type != "response.completed":
+                assert event.type not in ("error", "response.failed"), event
+        second = event.response
+        with pytest.raises(AuthenticationError):
+            client.with_options(api_key="sk-wrong").models.list()
+
+    assert first.output_text == 'You said: "Hello"'
+    assert second.output_text == 'You said: "And again"'
+    assert second.previous_response_id == first.id
+
+
+def test_a_fresh_project_passes_its_checks(project: tuple[FreshProject, str]) -> None:
+    fresh, _ = project
+
+    said = fresh.run("manage.py", "check")
+
+    # Nothing but Celery is left to set up.
+    assert "responses_ws.E" not in said
+
+
+def test_the_doctor_misses_nothing_but_celery_in_a_fresh_project(project: tuple[FreshProject, str]) -> None:
+    fresh, _ = project
+
+    with pytest.raises(RuntimeError) as failure:
+        fresh.run("manage.py", "responses_ws_doctor")
+
+    faults = [line for line in str(failure.value).splitlines() if line.startswith("FAULT")]
+    assert faults == ["FAULT  Broker: Celery has none"]
+
+
+def test_the_doctor_names_the_cure(project: tuple[FreshProject, str], tmp_path: Path) -> None:
+    fresh, _ = project
+    broken = FreshProject(fresh.directory)
+    settings = 'from house.settings import *\nRESPONSES_WS = {**RESPONSES_WS, "REDIS_URL": "redis://127.0.0.1:1"}\n'
+    (fresh.directory / "house" / "broken.py").write_text(settings)
+    broken.environment["DJANGO_SETTINGS_MODULE"] = "house.broken"
+
+    with pytest.raises(RuntimeError) as failure:
+        broken.run("manage.py", "responses_ws_doctor")
+
+    assert "FAULT  Redis" in str(failure.value)
+    assert "cure: Start Redis" in str(failure.value)
