@@ -1,0 +1,210 @@
+"""The launcher: drains, ends in time, and keeps its workers alive."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import websockets
+from websockets.exceptions import ConnectionClosed
+
+from responses_ws.runtime.launcher import Server, Supervisor, listen, server_config
+
+DEADLINE = 10.0
+
+
+async def echo(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+    """A socket that answers every frame; ``flood`` sends without end."""
+    if scope["type"] != "websocket":
+        raise ValueError(scope["type"])
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] != "websocket.disconnect":
+        if message.get("text") == "flood":
+            while True:
+                await send({"type": "websocket.send", "text": "x" * 100_000})
+        if message["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": message["text"]})
+
+
+Served = tuple[Server, str, "asyncio.Task[None]"]
+
+
+class Work:
+    """What a process has to finish."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self.draining = asyncio.Event()
+
+
+@asynccontextmanager
+async def served(
+    work: Work, *, drain_seconds: float = DEADLINE
+) -> AsyncIterator[tuple[Server, str, asyncio.Task[None]]]:
+    """A server on a port of its own, its address, and the task that ends with it."""
+    listener = listen("127.0.0.1", 0)
+    config = server_config(echo, log_level="warning")
+    config.timeout_graceful_shutdown = 1
+    server = Server(config, drain_seconds=drain_seconds, begin_drain=work.draining.set, is_busy=lambda: work.is_running)
+    task = asyncio.create_task(server.serve([listener]))
+    async with asyncio.timeout(DEADLINE):
+        while not server.started:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    port = listener.getsockname()[1]
+    try:
+        yield server, f"ws://127.0.0.1:{port}", task
+    finally:
+        server.handle_exit(signal.SIGINT, None)
+        server.handle_exit(signal.SIGINT, None)
+        await task
+        listener.close()
+
+
+async def test_sockets_stay_open_while_a_turn_runs_and_then_get_1012() -> None:
+    work = Work()
+    work.is_running = True
+    async with served(work) as (server, url, task), websockets.connect(url) as client:
+        await client.send("before")
+        await client.recv()
+
+        server.handle_exit(signal.SIGTERM, None)
+        await asyncio.wait_for(work.draining.wait(), DEADLINE)
+        await client.send("meanwhile")
+        answer = await client.recv()
+        work.is_running = False
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.recv()
+        await asyncio.wait_for(task, DEADLINE)
+
+    assert answer == "meanwhile"
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1012
+
+
+async def test_nobody_is_let_in_during_the_drain() -> None:
+    work = Work()
+    work.is_running = True
+    async with served(work) as (server, url, _task):
+        server.handle_exit(signal.SIGTERM, None)
+        await asyncio.wait_for(work.draining.wait(), DEADLINE)
+
+        with pytest.raises(OSError):
+            await websockets.connect(url, open_timeout=1)
+
+
+async def test_the_drain_has_a_deadline() -> None:
+    work = Work()
+    work.is_running = True
+    async with served(work, drain_seconds=0.1) as (server, _url, task):
+        server.handle_exit(signal.SIGTERM, None)
+
+        await asyncio.wait_for(task, DEADLINE)
+
+    assert work.is_running
+
+
+@pytest.mark.parametrize(
+    ("second", "ends"),
+    [
+        pytest.param(signal.SIGINT, True, id="ctrl-c ends it"),
+        pytest.param(signal.SIGTERM, False, id="sigterm does not"),
+    ],
+)
+async def test_a_second_signal(second: int, ends: bool) -> None:
+    work = Work()
+    work.is_running = True
+    async with served(work) as (server, _url, task):
+        server.handle_exit(signal.SIGTERM, None)
+        await asyncio.wait_for(work.draining.wait(), DEADLINE)
+
+        server.handle_exit(second, None)
+        done, _ = await asyncio.wait({task}, timeout=DEADLINE if ends else 0.5)
+
+    assert bool(done) is ends
+
+
+async def test_a_peer_that_does_not_read_does_not_hold_the_exit() -> None:
+    async with served(Work()) as (server, url, task), websockets.connect(url, max_queue=1, close_timeout=0.1) as client:
+        await client.send("flood")
+        await client.recv()
+
+        server.handle_exit(signal.SIGTERM, None)
+
+        # Left alone, uvicorn waits for this peer for ever.
+        await asyncio.wait_for(task, DEADLINE)
+
+
+async def test_a_frame_of_16_mib_comes_in_whole() -> None:
+    frame = "x" * (16 * 1024 * 1024)
+    async with served(Work()) as (_server, url, _task):
+        async with websockets.connect(url, max_size=None) as client:
+            await client.send(frame)
+
+            answer = await client.recv()
+
+    assert answer == frame
+
+
+WORKER = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def listener() -> Any:
+    with listen("127.0.0.1", 0) as opened:
+        yield opened
+
+
+def supervisor_of(listener: socket.socket, script: str, directory: Path) -> Supervisor:
+    """A supervisor of two workers that run ``script``. Its ``run`` belongs into the main thread, for its signals."""
+    return Supervisor([sys.executable, "-c", script, str(directory)], listener, workers=2, grace_seconds=5)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def test_a_worker_that_dies_is_replaced_and_all_end_with_the_supervisor(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    def kill_one() -> None:
+        try:
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+            os.kill(int(next(tmp_path.iterdir()).name), signal.SIGKILL)
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 3)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    beside = threading.Thread(target=kill_one)
+    beside.start()
+    code = supervisor_of(listener, WORKER, tmp_path).run()
+    beside.join()
+
+    assert code == 0
+    assert len(list(tmp_path.iterdir())) == 3
+    for path in tmp_path.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(path.name), 0)
+
+
+def test_workers_that_cannot_start_are_not_started_for_ever(listener: socket.socket, tmp_path: Path) -> None:
+    supervisor = supervisor_of(listener, "import sys; sys.exit(3)", tmp_path)
+
+    code = supervisor.run()
+
+    assert code == 1
