@@ -1,0 +1,220 @@
+"""Live processes for tests: the demo project's server, and a model server for it to call."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+WAIT_SECONDS = 10.0
+# What the log of a healthy server never holds, whatever its clients do.
+TROUBLE = ("Traceback", "never retrieved", "never awaited", "Exception in ASGI")
+
+
+def until(probe: Callable[[], T | None], what: str, *, seconds: float = WAIT_SECONDS) -> T:
+    """Ask until the answer is neither None nor false, and return it. Raises TimeoutError after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:.0f} s for {what}; the last answer was {answer!r}")
+        time.sleep(0.02)
+    return answer
+
+
+class Process:
+    """One child process; its output goes to a file. A context manager: it runs inside the block."""
+
+    def __init__(self, command: list[str], *, directory: Path, environment: dict[str, str] | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.log = directory / "log.txt"
+        self.command = command
+        base = {name: os.environ[name] for name in ("PATH", "LANG", "HOME", "TMPDIR") if name in os.environ}
+        self.environment = base | {"PYTHONUNBUFFERED": "1"} | (environment or {})
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self.position = len(self.output())
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            print(f"{self.command}:\n{self.output()}", file=sys.stderr)
+            raise
+
+    def wait_until_ready(self) -> None:
+        """Returns when the process does what it is there for."""
+
+    def stop(self, number: int = signal.SIGTERM) -> int | None:
+        """The signal, then SIGKILL if that does not end it; gives the exit code."""
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def said(self, pattern: str) -> "re.Match[str]":
+        """Wait until it prints this since its start. Raises RuntimeError where it ends instead."""
+
+        def look() -> "re.Match[str] | None":
+            found = re.search(pattern, self.output()[self.position :], re.MULTILINE)
+            if found is None and self.process is not None and self.process.poll() is not None:
+                raise RuntimeError(f"{self.command} ended with {self.process.returncode}")
+            return found
+
+        return until(look, pattern, seconds=START_SECONDS)
+
+
+class ModelServer(Process):
+    """The fake chat-completions server."""
+
+    def __init__(self, *, directory: Path) -> None:
+        self.tokens = TokenLog(directory / "tokens.jsonl")
+        command = [sys.executable, "-m", "tests.fakes.chat_server", "--port", "0", "--token-log", str(self.tokens.path)]
+        super().__init__(command, directory=directory)
+
+    def wait_until_ready(self) -> None:
+        port = self.said(r'"port": (\d+)')[1]
+        self.url = f"http://127.0.0.1:{port}/v1"
+
+
+class Server(Process):
+    """The demo project, served as in production, on a database below ``directory``.
+
+    ``limits`` override single limits of the app. ``tokens`` is what its scripted engine says it has made.
+    Servers with one ``directory`` share a database and nothing else.
+    """
+
+    def __init__(
+        self, *, directory: Path, name: str = "server", engine_url: str = "", limits: dict[str, float] | None = None
+    ) -> None:
+        home = directory / name
+        self.tokens = TokenLog(home / "tokens.jsonl")
+        environment = {
+            "DJANGO_SETTINGS_MODULE": "tests.live_settings",
+            "RESPONSES_WS_VAR": str(directory),
+            "SECRET_KEY": "the-secret-of-a-server-that-lives-for-a-few-tests",
+            "DEBUG": "0",
+            "ENGINE_URL": engine_url,
+            "LIMITS": json.dumps(limits or {}),
+            "TOKEN_LOG": str(self.tokens.path),
+        }
+        self.database = directory / "db.sqlite3"
+        command = [sys.executable, "manage.py", "responses_ws_serve", "--port", "0"]
+        super().__init__(command, directory=home, environment=environment)
+
+    def wait_until_ready(self) -> None:
+        self.url = self.said(r"^Serving on (http://\S+)")[1]
+        until(self.answers, f"{self.url} to answer", seconds=START_SECONDS)
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the server ended with {self.process.returncode}")
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=5) as response:
+                return response.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    @property
+    def base_url(self) -> str:
+        """What a client is given."""
+        return f"{self.url}/v1"
+
+    @property
+    def socket_url(self) -> str:
+        return f"ws{self.base_url.removeprefix('http')}/responses"
+
+    def manage(self, *arguments: str) -> str:
+        """Run a management command beside the server; gives what it printed."""
+        result = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        if result.returncode:
+            raise RuntimeError(f"manage.py {arguments[0]}: {result.stdout}{result.stderr}")
+        return result.stdout
+
+    def migrate(self) -> None:
+        self.manage("migrate", "-v", "0")
+
+    def create_key(self, name: str, *, project: str = "default") -> str:
+        return self.manage("responses_ws_createkey", name, "--project", project).strip()
+
+    def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        """What a query finds in the server's database: the truth, past every cache."""
+        connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
+        try:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql, parameters)]
+        finally:
+            connection.close()
+
+    def usage(self, response_id: str) -> dict[str, Any]:
+        """The usage record of a response, once it has ended."""
+        sql = "SELECT * FROM responses_ws_usagerecord WHERE response_id = ? AND status != 'in_progress'"
+        return until(lambda: self.rows(sql, response_id), f"the usage record of {response_id}")[0]
+
+
+class TokenLog:
+    """What an engine says it has made: a JSON line for every call that ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def calls(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text().split("\n")
+        # The last one is empty, or being written.
+        return [json.loads(line) for line in lines[:-1]]
+
+    def call(self, response_id: str) -> dict[str, Any]:
+        """The call that was made for a response, once it has ended."""
+
+        def look() -> dict[str, Any] | None:
+            return next((call for call in self.calls() if call["request_id"] == response_id), None)
+
+        return until(look, f"the engine to say what it made for {response_id}")

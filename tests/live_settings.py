@@ -1,0 +1,10 @@
+"""The demo project's settings for servers that tests start: with scaled limits, and a log of every token made."""
+
+import json
+import os
+
+from project.settings import *  # noqa: F403
+from project.settings import RESPONSES_WS
+
+RESPONSES_WS["LIMITS"] = json.loads(os.environ["LIMITS"])
+RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_LOG"] = os.environ["TOKEN_LOG"]
