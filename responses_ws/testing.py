@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
+from asgiref.testing import ApplicationCommunicator
+from channels.routing import URLRouter
 
 from responses_ws.engines.base import ChatRequest, Engine, EngineError
 from responses_ws.engines.script import Call, Plan, pieces_of
@@ -15,7 +17,9 @@ from responses_ws.engines.scripted import Scripted
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished, Started
 from responses_ws.rendering.chat import ChatPrompt
 
-__all__ = ["Call", "EngineContract", "Plan", "ScriptedEngine", "chat_request", "collect"]
+__all__ = ["Call", "EngineContract", "Plan", "ResponsesCommunicator", "ScriptedEngine", "chat_request", "collect"]
+
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 
 
 class ScriptedEngine(Scripted):
@@ -50,6 +54,95 @@ async def collect(engine: Engine, request: ChatRequest) -> list[Delta]:
     """All deltas of one call."""
     async with engine.chat(request) as answer:
         return [delta async for deltas in answer for delta in deltas]
+
+
+class ResponsesCommunicator:
+    """A WebSocket client in the test's own process, without a server.
+
+    ``async with ResponsesCommunicator(key) as socket: events = await socket.turn(model="scripted", input="Hi")``
+
+    ``application`` defaults to this app's routes. A refused handshake leaves ``refusal`` set, ``(status, body)``, as
+    a server that can answer in HTTP would give it; with ``can_refuse=False`` the communicator plays one that cannot.
+    """
+
+    def __init__(
+        self,
+        key: str | None = None,
+        *,
+        path: str = "/v1/responses",
+        headers: Mapping[str, str] | None = None,
+        application: Any = None,
+        can_refuse: bool = True,
+        seconds_to_answer: float = 10.0,
+    ) -> None:
+        if application is None:
+            from responses_ws.routing import websocket_urlpatterns
+
+            application = URLRouter(websocket_urlpatterns)
+        given = {**({"Authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
+        scope = {
+            "type": "websocket",
+            "path": path,
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+            "subprotocols": [],
+            "extensions": {"websocket.http.response": {}} if can_refuse else {},
+        }
+        self._application = ApplicationCommunicator(application, scope)
+        self._seconds = seconds_to_answer
+        self.refusal: tuple[int, dict[str, Any]] | None = None
+
+    async def __aenter__(self) -> "ResponsesCommunicator":
+        await self._application.send_input({"type": "websocket.connect"})
+        message = await self._application.receive_output(self._seconds)
+        if message["type"] == "websocket.http.response.start":
+            body = await self._application.receive_output(self._seconds)
+            self.refusal = (message["status"], msgspec.json.decode(body["body"]))
+        else:
+            assert message["type"] == "websocket.accept", message
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Leave without a close frame, as clients do, and wait until the server has noticed."""
+        if self.refusal is None:
+            await self._application.send_input({"type": "websocket.disconnect", "code": 1006})
+        await self._application.wait(self._seconds)
+
+    async def send(self, event: Mapping[str, Any] | str | bytes) -> None:
+        """Send an event, or a frame as it is."""
+        if isinstance(event, bytes):
+            await self._application.send_input({"type": "websocket.receive", "bytes": event})
+            return
+        text = event if isinstance(event, str) else msgspec.json.encode(event).decode()
+        await self._application.send_input({"type": "websocket.receive", "text": text})
+
+    async def create(self, **fields: Any) -> None:
+        """Send a ``response.create``."""
+        await self.send({"type": "response.create", **fields})
+
+    async def receive(self) -> dict[str, Any]:
+        """The next event; a close is ``{"type": "websocket.close", "code": …}``."""
+        message = await self._application.receive_output(self._seconds)
+        if message["type"] == "websocket.send":
+            event: dict[str, Any] = msgspec.json.decode(message["text"])
+            return event
+        return dict(message)
+
+    async def receive_turn(self) -> list[dict[str, Any]]:
+        """Events up to and with the next terminal one."""
+        events = [await self.receive()]
+        while events[-1]["type"] not in _ENDS:
+            events.append(await self.receive())
+        return events
+
+    async def turn(self, **fields: Any) -> list[dict[str, Any]]:
+        """Send a ``response.create`` and collect its events."""
+        await self.create(**fields)
+        return await self.receive_turn()
+
+    async def is_silent(self) -> bool:
+        """Whether nothing more comes."""
+        return bool(await self._application.receive_nothing())
 
 
 _TOOL = {

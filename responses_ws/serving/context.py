@@ -91,7 +91,7 @@ class Context(msgspec.Struct, kw_only=True):
             prompt=prompt,
             tools=self.tools,
             route=self.route,
-            size=3 * prompt.byte_length,
+            size=3 * prompt.byte_length + 4 * len(self.tools.encoded or b""),
             place=place,
         )
 
@@ -118,6 +118,8 @@ async def open_context(asked: Asked) -> Context:
     past_prompt = parent.prompt if parent else ChatPrompt()
     if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
         tools = parent.tools
+        # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
+        request.tools = list(tools.source)
     else:
         tools = ToolSet(request.tools or [])
     return Context(

@@ -1,7 +1,8 @@
 """A turn over HTTP: as one JSON body, or as server-sent events."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
@@ -44,14 +45,31 @@ async def _whole(runs: AsyncGenerator[list[str], None]) -> HttpResponse:
 
 async def _stream(runs: AsyncGenerator[list[str], None]) -> StreamingHttpResponse:
     first = await anext(runs)
-    response = StreamingHttpResponse(_chunks(first, runs), content_type="text/event-stream; charset=utf-8")
+    response = EventStream(_chunks(first, runs), content_type="text/event-stream; charset=utf-8")
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
     response["x-request-id"] = new_id("req")
     return response
 
 
-async def _chunks(first: list[str], runs: AsyncGenerator[list[str], None]) -> AsyncIterator[bytes]:
+class EventStream(StreamingHttpResponse):
+    """A stream that ends its turn when Django stops reading.
+
+    Django closes the iterator it made, not the one it was given: a client that leaves while a chunk is being sent
+    would otherwise free its engine only at the next garbage collection.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], **kwargs: Any) -> None:
+        super().__init__(chunks, **kwargs)
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._chunks):
+            async for chunk in self.streaming_content:
+                yield chunk
+
+
+async def _chunks(first: list[str], runs: AsyncGenerator[list[str], None]) -> AsyncGenerator[bytes, None]:
     # Every event whole in one chunk: there are client parsers that lose what arrives in halves.
     async with aclosing(runs):
         for frame in first:
