@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .report import Load, Rollout, header, table, versions
@@ -76,11 +76,11 @@ def measure(
         assert there, "the engine is measured only where it is ours"
         # Generous: a turn that takes ten times the engine's own time is a fault, not a figure.
         timeout = 20 + 10 * load.ideal_turn
-        return run(way, load, Peer(there.url, there.key, model or load.model, timeout), pid=server.pid)
+        return run(way, load, Peer(there.url, there.key, model or load.model, timeout), pid=there.pid)
 
     for load in loads:
         for way in ways:
-            once(way, Load(WARM_UP_TURNS, load.tokens, 0))
+            once(way, replace(load, turns=WARM_UP_TURNS))
         for repeat in range(repeats):
             turned = repeat % len(ways)
             for way in (*ways[turned:], *ways[:turned]):
@@ -127,13 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print. 1 where a turn went wrong."""
     options = parse(arguments)
     ways = [way for way in options.ways.split(",") if not (options.target and way == "engine")]
+    loads = loads_of(options)
     lines = header(options.repeats)
     try:
         with contextlib.ExitStack() as stack:
             if options.target:
                 engine, server = None, Server(options.target.rstrip("/"), options.key)
             else:
-                engine = stack.enter_context(fake_engine())
+                engine = stack.enter_context(fake_engine(sorted({load.model for load in loads})))
                 needed = any(way != "engine" for way in ways)
                 server = stack.enter_context(responses_server(engine.url)) if needed else engine
             rollouts = measure(

@@ -11,8 +11,10 @@ import argparse
 import asyncio
 import gc
 import itertools
+import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -119,8 +121,9 @@ class Conversation(asyncio.Protocol):
 
     calls = itertools.count(1)
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, models: bytes) -> None:
         self.default = pace
+        self.models = models
         self.inbox = bytearray()
         self.head_bytes = 0
         self.whole_bytes = 0
@@ -164,9 +167,7 @@ class Conversation(asyncio.Protocol):
 
     def answer(self, path: bytes, body: bytes) -> None:
         if path.endswith(b"/models"):
-            return self.reply(
-                b"200 OK", b'{"object":"list","data":[{"id":"fake","object":"model","owned_by":"benchmark"}]}'
-            )
+            return self.reply(b"200 OK", self.models)
         if not path.endswith(b"/chat/completions"):
             return self.refuse(b"404 Not Found", b"this engine has /v1/chat/completions and /v1/models")
         if not value_after(body, b"stream").startswith(b"true"):
@@ -206,9 +207,16 @@ class Conversation(asyncio.Protocol):
         self.timer = self.loop.call_later(wait_ms / 1000, self.send_due)
 
 
-async def serve(port: int, pace: Pace) -> None:
+def model_list(names: Sequence[str]) -> bytes:
+    """The answer to ``GET /v1/models``. Any name is served, but some servers in front ask only for listed ones."""
+    models = [{"id": name, "object": "model", "created": 1, "owned_by": "benchmarks"} for name in names]
+    return json.dumps({"object": "list", "data": models}).encode()
+
+
+async def serve(port: int, pace: Pace, names: Sequence[str]) -> None:
     """Serve on loopback until cancelled; the port goes to standard output, alone on its line."""
-    server = await asyncio.get_running_loop().create_server(lambda: Conversation(pace), "127.0.0.1", port)
+    models = model_list(names)
+    server = await asyncio.get_running_loop().create_server(lambda: Conversation(pace, models), "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     gc.collect()
     gc.freeze()
@@ -222,13 +230,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="text tokens a turn")
     parser.add_argument("--rate", type=int, default=0, help="tokens a second; 0: as fast as it goes")
     parser.add_argument("--ttft-ms", type=int, default=0, help="before the first token")
+    parser.add_argument("--models", default="fake", help="the names /v1/models lists, comma-separated")
     options = parser.parse_args()
     try:
         from uvloop import run
     except ImportError:
         from asyncio import run
     try:
-        run(serve(options.port, Pace(options.tokens, options.rate, options.ttft_ms)))
+        pace = Pace(options.tokens, options.rate, options.ttft_ms)
+        run(serve(options.port, pace, options.models.split(",")))
     except KeyboardInterrupt:
         pass
 

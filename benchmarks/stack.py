@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +44,9 @@ def running(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 
 @contextlib.contextmanager
-def fake_engine() -> Iterator[Server]:
-    """Our engine in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.fake_engine", "--port", "0"]
+def fake_engine(models: Iterable[str] = ("fake",)) -> Iterator[Server]:
+    """Our engine in a process of its own. It serves any name; ``models`` are those it also lists."""
+    command = [sys.executable, "-m", "benchmarks.fake_engine", "--models", ",".join(models)]
     with running(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout, "piped above"
         with process.stdout:
