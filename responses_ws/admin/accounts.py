@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from responses_ws.models import Account, ApiKey, Organization, Project
 from responses_ws.models.accounts import generate_key
 
-from .base import ProjectFilter
+from .base import OFFICE_CSS, ProjectFilter
 from .formats import dollars
 
 
@@ -102,6 +102,9 @@ class ApiKeyAdmin(admin.ModelAdmin):
     autocomplete_fields = ("project",)
     readonly_fields = ("redacted", "state", "created_at", "last_used_at", "revoked_at")
     actions = ("revoke",)
+
+    class Media:
+        css = OFFICE_CSS
 
     def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
         fields = ("project", "name", "allowed_models", "expires_at")

@@ -11,6 +11,8 @@ from django.utils.safestring import SafeString
 
 from responses_ws.models import Project
 
+OFFICE_CSS = {"all": ("responses_ws/office.css",)}
+
 
 class NeverEdited:
     """Nobody adds, changes or deletes these rows here, superusers included; viewing still needs its permission."""
@@ -30,6 +32,9 @@ class ReadOnlyAdmin(NeverEdited, admin.ModelAdmin):
 
     show_full_result_count = False
     list_per_page = 50
+
+    class Media:
+        css = OFFICE_CSS
 
 
 class ReadOnlyInline(NeverEdited, admin.TabularInline):

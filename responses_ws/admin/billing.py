@@ -7,13 +7,14 @@ from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from responses_ws.billing.pricing import MAX_AMOUNT_NANO
 from responses_ws.models import Account, Journal, Posting, Price, RatedLine
 
 from .base import ProjectFilter, ReadOnlyAdmin, ReadOnlyInline, link_to
-from .formats import NANO_PER_DOLLAR, dollars, thousands
+from .formats import NANO_PER_DOLLAR, dollars, shortened, thousands
 
 
 class PriceForm(forms.ModelForm):
@@ -79,7 +80,9 @@ class PriceAdmin(admin.ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Price | None = None) -> tuple[str, ...]:
         if obj is None or not obj.is_used:
             return ("per_million",)
-        return ("model", "component", "per_million", "valid_from")
+        # What has ended stays ended: turns after it were billed without it.
+        ended = ("valid_to",) if obj.valid_to is not None and obj.valid_to <= timezone.now() else ()
+        return ("model", "component", "per_million", "valid_from", *ended)
 
     def has_delete_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
         return super().has_delete_permission(request, obj) and (obj is None or not obj.is_used)
@@ -134,7 +137,7 @@ class PostingInline(ReadOnlyInline):
 
 @admin.register(Journal)
 class JournalAdmin(ReadOnlyAdmin):
-    list_display = ("idempotency_key", "kind", "project", "model", "amount", "memo", "occurred_at", "posted_at")
+    list_display = ("response", "kind", "project", "model", "amount", "memo", "occurred_at", "posted_at")
     list_filter = (
         "kind",
         "occurred_at",
@@ -151,6 +154,10 @@ class JournalAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Journal]:
         return super().get_queryset(request).with_sums()
+
+    @admin.display(description="response", ordering="idempotency_key")
+    def response(self, journal: Journal) -> str:
+        return shortened(journal.idempotency_key if journal.usage is None else journal.usage.response_id)
 
     @admin.display(description="project")
     def project(self, journal: Journal) -> str:

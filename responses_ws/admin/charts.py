@@ -6,8 +6,8 @@ from datetime import date
 
 import msgspec
 
-WIDTH, HEIGHT = 720, 220
-LEFT, RIGHT, TOP, BOTTOM = 56, 4, 10, 24
+WIDTH, HEIGHT = 560, 210
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 10, 24
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 GAP = 0.28
@@ -50,6 +50,8 @@ class Chart(msgspec.Struct, frozen=True):
     ticks: list[Tick]
     rows: list[tuple[str, list[str]]]
     """The same as a table: day, and a value per series."""
+    total: int
+    """All days together."""
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -111,7 +113,8 @@ def stacked(
         Tick(_number(TOP + PLOT_HEIGHT - PLOT_HEIGHT * number / count), (show_tick or show)(step * number))
         for number in range(count + 1)
     ]
-    return Chart(bars, ticks, rows)
+    total = sum(sum(values.get(day, {}).get(name, 0) for name in series) for day in days)
+    return Chart(bars, ticks, rows, total)
 
 
 def nice_scale(largest: int) -> tuple[int, int]:

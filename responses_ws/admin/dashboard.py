@@ -70,10 +70,12 @@ def figures(now: datetime | None = None) -> dict[str, Any]:
     now = now or timezone.now()
     today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     since = today - timedelta(days=DAYS - 1)
+    money = money_chart(since)
     return {
         "days": DAYS,
         "cards": cards(now, today),
-        "money": money_chart(since),
+        "money": money,
+        "money_total": short_dollars(money.total),
         "tokens": token_chart(since),
         "token_series": list(TOKEN_SERIES.items()),
         "rankings": [("Models", "Model", top_models(since)), ("API keys", "Key", top_keys(since))],
@@ -119,7 +121,7 @@ def unbilled_card(now: datetime) -> Card:
 def money_chart(since: datetime) -> Chart:
     rows = Posting.objects.charges().between(since).by_day()
     values = {row["day"]: {"money": row["amount_nano"]} for row in rows}
-    return stacked(_days(since), values, {"money": "Spend"}, dollars, short_dollars)
+    return stacked(_days(since), values, {"money": "Spend"}, dollars)
 
 
 def token_chart(since: datetime) -> Chart:

@@ -18,12 +18,12 @@ def dollars(nano: int | None, *, decimals: int = 2) -> str:
 
 
 def short_dollars(nano: int) -> str:
-    """Nano-USD for a headline: cents from a dollar on, four figures below."""
-    if abs(nano) >= NANO_PER_DOLLAR or nano == 0:
-        unit = NANO_PER_DOLLAR // 100
-    else:
-        unit = 10 ** max(len(str(abs(nano))) - 4, 0)
-    return dollars(_rounded(nano, unit))
+    """Nano-USD for a headline: cents from a dollar on, hundredths of a cent below, four figures below a cent."""
+    if nano == 0 or abs(_rounded(nano, NANO_PER_DOLLAR // 10_000)) >= NANO_PER_DOLLAR:
+        return dollars(_rounded(nano, NANO_PER_DOLLAR // 100))
+    if abs(nano) >= NANO_PER_DOLLAR // 100:
+        return dollars(_rounded(nano, NANO_PER_DOLLAR // 10_000), decimals=4)
+    return dollars(_rounded(nano, 10 ** max(len(str(abs(nano))) - 4, 0)))
 
 
 def thousands(number: int | None) -> str:
@@ -53,6 +53,11 @@ def age(duration: timedelta) -> str:
         if seconds >= size:
             return f"{seconds // size:,} {unit}"
     return f"{seconds} s"
+
+
+def shortened(identifier: str) -> str:
+    """An id to recognise in a list; its own page has it whole."""
+    return identifier if len(identifier) <= 20 else f"{identifier[:18]}…"
 
 
 def percent(part: int, whole: int) -> str:

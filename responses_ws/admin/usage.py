@@ -11,7 +11,7 @@ from django.utils.safestring import mark_safe
 from responses_ws.models import Posting, UsageRecord
 
 from .base import ProjectFilter, ReadOnlyAdmin, link_to
-from .formats import dollars, milliseconds, thousands
+from .formats import dollars, milliseconds, shortened, thousands
 
 
 def _tokens(field: str, title: str) -> Any:
@@ -21,6 +21,7 @@ def _tokens(field: str, title: str) -> Any:
     def column(record: UsageRecord) -> str:
         return thousands(getattr(record, field))
 
+    column.__name__ = field  # the class of its cells
     return column
 
 
@@ -29,19 +30,18 @@ class UsageRecordAdmin(ReadOnlyAdmin):
     """Read-only: a correction is a reversal in the ledger, not another number here."""
 
     list_display = (
-        "response_id",
+        "short_id",
         "project",
         "model",
-        "transport",
         "status",
+        "cost",
         _tokens("input_tokens", "input"),
         _tokens("cached_tokens", "cached"),
         _tokens("output_tokens", "output"),
         _tokens("reasoning_tokens", "reasoning"),
         "first_token",
-        "duration",
-        "cost",
         "started_at",
+        "transport",
     )
     list_filter = (
         "status",
@@ -76,6 +76,10 @@ class UsageRecordAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return super().get_queryset(request).annotate(cost_nano=Posting.objects.cost_of_each())
+
+    @admin.display(description="response", ordering="response_id")
+    def short_id(self, record: UsageRecord) -> str:
+        return shortened(record.response_id)
 
     @admin.display(description="first token", ordering="first_token_ms")
     def first_token(self, record: UsageRecord) -> str:

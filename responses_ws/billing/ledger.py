@@ -53,9 +53,9 @@ def bill_batch(limit: int = 500) -> int:
         return len(records)
 
 
-def key_of(record: UsageRecord, rating_version: int = 1) -> str:
-    """The idempotency key of a record's journal entry."""
-    return f"usage:{record.response_id}:{rating_version}"
+def key_of(record: UsageRecord) -> str:
+    """The idempotency key of a record's journal entry. The last part is for rating it again after a reversal."""
+    return f"usage:{record.response_id}:1"
 
 
 def reverse(journal: Journal, memo: str) -> Journal:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
 from responses_ws.billing import ledger
 from responses_ws.models import Price
@@ -93,6 +94,15 @@ def test_a_used_price_does_not_end_before_its_last_use(boss, used):
 
     assert "were billed with it" in answer.content.decode()
     assert Price.objects.get().valid_to is None
+
+
+def test_what_has_ended_stays_ended(boss, used):
+    end = timezone.now() - timedelta(seconds=1)
+    Price.objects.update(valid_to=end)
+
+    boss.post(reverse(CHANGE, args=(used.pk,)), form())
+
+    assert Price.objects.get().valid_to == end
 
 
 def test_a_used_price_is_not_deleted(boss, used):

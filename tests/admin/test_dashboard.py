@@ -46,7 +46,7 @@ def busy(db):
 
 def test_the_cards_tell_money_load_speed_and_failures(busy):
     assert figures(NOON)["cards"] == [
-        Card("Spend this month", "$0.041", "since 1 November"),
+        Card("Spend this month", "$0.0410", "since 1 November"),
         Card("Spend last month", "$0.0056", "October 2026"),
         Card("Tokens today", "22k", "22 responses"),
         Card("Generating now", "1", "responses in progress"),
@@ -61,11 +61,11 @@ def test_rankings_put_tokens_and_spend_together(busy):
     since = NOON - timedelta(days=29)
 
     assert top_models(since) == [
-        Row("m", "", "22", "22k", "$0.041", "100.00"),
+        Row("m", "", "22", "22k", "$0.0410", "100.00"),
         Row("old", "", "2", "2.2k", "$0.0056", "10.00"),
     ]
     assert [(row.name, row.note, row.spend) for row in top_keys(since)] == [
-        ("laptop", "chat", "$0.041"),
+        ("laptop", "chat", "$0.0410"),
         ("no key", "chat", "$0.0056"),
     ]
 
@@ -157,9 +157,9 @@ def test_pieces_are_stacked_from_the_bottom_up():
 
     (bar,) = chart.bars
     assert [(piece.series, piece.y, piece.height) for piece in bar.pieces] == [
-        ("a", "84.40", "111.60"),
-        ("b", "10.00", "74.40"),
+        ("a", "80.40", "105.60"),
+        ("b", "10.00", "70.40"),
     ]
     assert bar.title == "Sun, 29 Nov 2026: 9\nA 6\nB 4\nC -1"
     assert [tick.label for tick in chart.ticks] == ["0", "2", "4", "6", "8", "10"]
-    assert (TOP, HEIGHT) == (10, 220)
+    assert (TOP, HEIGHT) == (10, 210)

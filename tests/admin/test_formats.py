@@ -4,7 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from responses_ws.admin.formats import age, dollars, milliseconds, percent, short_count, short_dollars, thousands
+from responses_ws.admin.formats import (
+    age,
+    dollars,
+    milliseconds,
+    percent,
+    short_count,
+    short_dollars,
+    shortened,
+    thousands,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,5 +45,6 @@ def test_counts_are_short(number, words):
 def test_the_rest_is_plain():
     assert [thousands(None), thousands(1_234)] == ["–", "1,234"]
     assert [milliseconds(None), milliseconds(86.6), milliseconds(2_350)] == ["–", "87 ms", "2.35 s"]
+    assert [shortened("resp_1"), shortened(f"resp_{0:048x}")] == ["resp_1", "resp_0000000000000…"]
     assert [percent(1, 3), percent(0, 0)] == ["33.3%", "–"]
     assert [age(timedelta(seconds=s)) for s in (-1, 59, 60, 7_200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]

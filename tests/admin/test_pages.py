@@ -62,9 +62,7 @@ def test_every_list_can_be_searched_filtered_and_sorted(boss, filled, model):
 
 @pytest.mark.parametrize("model", LISTED)
 def test_a_list_takes_as_many_queries_with_forty_rows_as_with_few(boss, filled, model):
-    with CaptureQueriesContext(
-        connection,
-    ) as few:
+    with CaptureQueriesContext(connection) as few:
         boss.get(changelist(model))
     for number in range(20):
         project = make_project(f"org {number}", f"project {number}")
@@ -150,7 +148,7 @@ def test_usage_is_shown_with_separators_and_its_cost(boss, filled):
 
     assert "1,234,567" in page
     assert "$2.468434" in page
-    assert "2.35 s" in page or "2.34 s" in page
+    assert "300 ms" in page
 
 
 def test_usage_is_found_by_the_beginning_of_its_response_id(boss, db):

@@ -1,6 +1,7 @@
 """Celery's door opens: a real worker takes the tasks by name and bills."""
 
 import contextlib
+import time
 
 import pytest
 from celery import Celery
@@ -42,8 +43,6 @@ def worker(app, *, until):
 
 def wait_for(question):
     """Ask until the answer is true. The deadline is for a broken worker, not for a slow one."""
-    import time
-
     ends_at = time.monotonic() + 30
     while not question():
         assert time.monotonic() < ends_at, "the worker did not do it within 30 seconds"
