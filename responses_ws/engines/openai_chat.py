@@ -22,7 +22,9 @@ MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of an answer that was not streamed
 SECONDS_TO_DRAIN = 1.0  # between [DONE] and the end of the body, to keep the connection
 # A connection that the server closed while it was idle fails at once; later the call itself has failed.
+# llama.cpp closes after every streamed answer, and the pool may hold several of those.
 SECONDS_STALE = 1.0
+STALE_TRIES = 3
 # aiohttp warns about larger bodies given as bytes: it would write them without a pause.
 BYTES_WRITTEN_AT_ONCE = 1024 * 1024
 
@@ -161,7 +163,7 @@ class OpenAIChat(Engine):
         body = self.body(request)
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        may_be_stale = True
+        tries_left = STALE_TRIES
         while True:
             data = body if len(body) <= BYTES_WRITTEN_AT_ONCE else io.BytesIO(body)
             try:
@@ -169,9 +171,9 @@ class OpenAIChat(Engine):
             except aiohttp.ClientConnectorError as exc:
                 raise _unreachable(self._base_url, exc) from exc
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as exc:
-                if not may_be_stale or loop.time() - sent_at > SECONDS_STALE:
+                if not tries_left or loop.time() - sent_at > SECONDS_STALE:
                     raise _unreachable(self._base_url, exc) from exc
-                may_be_stale = False
+                tries_left -= 1
             except (aiohttp.ClientError, TimeoutError, OSError) as exc:
                 raise _unreachable(self._base_url, exc) from exc
 

@@ -160,6 +160,14 @@ def plan_for(request: ChatRequest, defaults: Plan) -> Plan:
     return plan
 
 
+def chosen_tool(request: ChatRequest) -> dict[str, Any] | None:
+    """The ``function`` of the tool that is forced or fits the last user message best; None: none is offered."""
+    tools = _tools(request.tools)
+    if not tools:
+        return None
+    return _chosen(tools, _question(request)[0], request.tool_choice)
+
+
 def _question(request: ChatRequest) -> tuple[str, list[str], int]:
     """(last user text, outputs of the newest round after it, how many rounds of outputs came after it)."""
     newest: list[str] = []

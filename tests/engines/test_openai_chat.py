@@ -27,8 +27,10 @@ class TestContract(EngineContract):
     async def engine(self):
         async with ChatServer() as self.server:
             engine = OpenAIChat("main", {"BASE_URL": self.server.url})
-            yield engine
-            await engine.aclose()
+            try:
+                yield engine
+            finally:
+                await engine.aclose()
 
     async def wait_until_free(self, engine):
         await self.server.departures.get()

