@@ -33,14 +33,14 @@ BANNER = """
   With curl:
 
 curl -N {base}/responses -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\
-  -d '{{"model": "{model}", "input": "Say hello.", "stream": true}}'
+  -d '{{"model": "{model}", "input": "What is the sea?", "max_output_tokens": 60, "stream": true}}'
 
   With Python over WebSocket (pip install "openai[realtime]"):
 
 from openai import OpenAI
 with OpenAI(base_url="{base}", api_key="{key}").responses.connect() as connection:
-    connection.response.create(model="{model}", input="Say hello.")
-    while (event := connection.recv()).type != "response.completed":
+    connection.response.create(model="{model}", input="What is the sea?", max_output_tokens=60)
+    while (event := connection.recv()).type.split(".")[-1] not in ("completed", "incomplete", "failed", "error"):
         print(getattr(event, "delta", ""), end="", flush=True)
 
   Ctrl-C stops everything.
