@@ -66,7 +66,7 @@ def decode_frame(frame: str | bytes) -> ClientEvent:
     """
     try:
         event: ResponseCreate | ResponseSteer | ResponseProcessed = _decode(frame)
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
         return _undecodable(frame, exc)
     if isinstance(event, ResponseCreate):
         check_stream_id(event.stream_id)
@@ -89,14 +89,15 @@ def check_stream_id(stream_id: Any) -> None:
 def _undecodable(frame: str | bytes, exc: Exception) -> InvalidCreate:
     try:
         envelope = _decode_envelope(frame)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         raise InvalidRequest("The message is not a valid JSON object.", code="invalid_json") from exc
+    if envelope.type is None:
+        raise InvalidRequest("The message has no 'type'.", code="invalid_event", param="type") from exc
+    if envelope.type in ("response.steer", "response.processed"):
+        raise bad_json(exc) from exc
     if envelope.type != "response.create":
-        known = isinstance(envelope.type, str) and envelope.type in ("response.steer", "response.processed")
-        error = bad_json(exc) if known else None
-        raise error or InvalidRequest(
-            f"Unknown event type: {str(envelope.type)[:100]!r}.", code="invalid_event", param="type"
-        ) from exc
+        shown = str(envelope.type)[:100]
+        raise InvalidRequest(f"Unknown event type: {shown!r}.", code="invalid_event", param="type") from exc
     check_stream_id(envelope.stream_id)
     previous = envelope.previous_response_id
     return InvalidCreate(envelope.stream_id, previous if isinstance(previous, str) else None, bad_json(exc))

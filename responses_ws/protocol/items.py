@@ -18,6 +18,13 @@ _REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
     "custom_tool_call": (("call_id", str), ("name", str), ("input", str)),
     "custom_tool_call_output": (("call_id", str), ("output", (str, list))),
 }
+# Of these types we read the parts; the parts of others are none of our business.
+_WITH_PARTS = {
+    "message": "content",
+    "reasoning": "content",
+    "function_call_output": "output",
+    "custom_tool_call_output": "output",
+}
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -47,11 +54,16 @@ def input_items(given: str | Sequence[Item] | None, new_id: NewId, *, max_items:
 
 
 def _checked(item: Item, where: str, new_id: NewId) -> Item:
-    kind = item.get("type") or "message"
+    kind = item.get("type")
+    if kind is None:
+        kind = "message"
     if not isinstance(kind, str):
-        raise InvalidRequest(f"Invalid item type: {kind!r}.", code="invalid_type", param=f"{where}.type")
+        raise _wrong_type(f"{where}.type")
     if kind == "message":
         _check_message(item, where)
+    elif kind == "reasoning":
+        if not isinstance(item.get("content"), list | None):
+            raise _wrong_type(f"{where}.content")
     elif kind == "item_reference":
         raise InvalidRequest(
             "Item references are not supported yet: send the item itself.",
@@ -61,36 +73,50 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
     for field, expected in _REQUIRED.get(kind, ()):
         value = item.get(field)
         if value is None:
-            raise InvalidRequest(
-                f"Missing required parameter: '{where}.{field}'.",
-                code="missing_required_parameter",
-                param=f"{where}.{field}",
-            )
+            raise _missing(f"{where}.{field}")
         if not isinstance(value, expected):
-            raise InvalidRequest(f"Invalid type for '{where}.{field}'.", code="invalid_type", param=f"{where}.{field}")
-    for field in ("content", "output"):
-        parts = item.get(field)
-        if isinstance(parts, list):
-            for index, part in enumerate(parts):
-                _check_part(part, f"{where}.{field}[{index}]")
+            raise _wrong_type(f"{where}.{field}")
+    namespace = item.get("namespace")
+    if kind in _CALLS and namespace is not None and not isinstance(namespace, str):
+        raise _wrong_type(f"{where}.namespace")
+    parts_field = _WITH_PARTS.get(kind, "")
+    parts = item.get(parts_field)
+    if isinstance(parts, list):
+        for index, part in enumerate(parts):
+            _check_part(part, f"{where}.{parts_field}[{index}]")
     given_id = item.get("id")
-    if isinstance(given_id, str) and 0 < len(given_id) <= 128:
-        return item
-    return {**item, "id": new_id(_PREFIXES.get(kind, "item"))}
+    if given_id is None or given_id == "":
+        return {**item, "id": new_id(_PREFIXES.get(kind, "item"))}
+    if not isinstance(given_id, str):
+        raise _wrong_type(f"{where}.id")
+    if len(given_id) > 128 or "\0" in given_id:
+        raise InvalidRequest("An item's id has at most 128 characters, none of them NUL.", param=f"{where}.id")
+    return item
+
+
+def _missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
+
+
+def _wrong_type(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid type for '{param}'.", code="invalid_type", param=param)
 
 
 def _check_message(item: Item, where: str) -> None:
     role = item.get("role")
     if role is None:
+        raise _missing(f"{where}.role")
+    if not isinstance(role, str):
+        raise _wrong_type(f"{where}.role")
+    if role not in ROLES:
         raise InvalidRequest(
-            f"Missing required parameter: '{where}.role'.", code="missing_required_parameter", param=f"{where}.role"
-        )
-    if not isinstance(role, str) or role not in ROLES:
-        raise InvalidRequest(
-            f"Invalid value: {role!r}. Supported values are: 'assistant', 'system', 'developer', and 'user'.",
+            f"Invalid value: {role[:100]!r}. Supported values are: 'assistant', 'system', 'developer', and 'user'.",
             param=f"{where}.role",
         )
-    if not isinstance(item.get("content"), str | list):
+    content = item.get("content")
+    if content is None:
+        raise _missing(f"{where}.content")
+    if not isinstance(content, str | list):
         raise InvalidRequest(
             f"Invalid type for '{where}.content': expected a string or an array of parts.",
             code="invalid_type",
@@ -99,37 +125,62 @@ def _check_message(item: Item, where: str) -> None:
 
 
 def _check_part(part: Any, where: str) -> None:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise InvalidRequest(f"Invalid content part at '{where}': expected an object with a type.", param=where)
+    if not isinstance(part, dict):
+        raise _wrong_type(where)
+    kind = part.get("type")
+    if kind is None:
+        raise _missing(f"{where}.type")
+    if not isinstance(kind, str):
+        raise _wrong_type(f"{where}.type")
+    required = _PART_REQUIRED.get(kind)
+    if required is not None and part.get(required) is None:
+        raise _missing(f"{where}.{required}")
+    for field in _PART_STRINGS:
+        if field in part and not isinstance(part[field], str | None):
+            raise _wrong_type(f"{where}.{field}")
     for field in ("image_url", "file_url"):
         url = part.get(field)
         # An engine that fetched such a URL would do so from inside our network.
-        if isinstance(url, str) and not url.startswith("data:"):
+        if url is not None and not url.startswith("data:"):
             raise InvalidRequest(
                 f"Only data URLs are accepted here, not {url[:40]!r}.",
                 code="unsupported_value",
                 param=f"{where}.{field}",
             )
-    if "text" in part and not isinstance(part["text"], str):
-        raise InvalidRequest(f"Invalid type for '{where}.text'.", code="invalid_type", param=f"{where}.text")
+    if part.get("file_id") is not None:
+        raise InvalidRequest(
+            "File ids are not supported yet: send the data itself.",
+            code="unsupported_value",
+            param=f"{where}.file_id",
+        )
+
+
+# What stands where a part of that type is read.
+_PART_REQUIRED = {"input_text": "text", "output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
+_PART_STRINGS = ("text", "refusal", "image_url", "detail", "file_url", "file_data", "file_id", "filename")
 
 
 def calls_left_open(open_calls: Mapping[str, str], items: Sequence[Item]) -> dict[str, str]:
     """Pair tool outputs with calls, given the calls that the context left open: ``{call_id: name}``.
 
-    Costs what is new: a context never has more open calls than its last response made.
+    Costs what is new: a context never has more open calls than its last response made. A call that was cut off
+    waits for nothing, since nobody can run half a call; an output beside it does no harm.
 
     Raises:
-        InvalidRequest: an output that answers no open call, or a call that stays without its output.
+        InvalidRequest: an output that answers no open call.
 
     Source: the texts of OpenAI's own 400s, which clients show.
     """
     still_open = dict(open_calls)
+    cut_off: set[str] = set()
     for item in items:
         kind = item.get("type")
         if kind in _CALLS:
-            still_open[item["call_id"]] = item["name"]
-        elif kind in _OUTPUTS and still_open.pop(item["call_id"], None) is None:
+            if item.get("status") == "incomplete":
+                cut_off.add(item["call_id"])
+            else:
+                still_open[item["call_id"]] = item["name"]
+        elif kind in _OUTPUTS and still_open.pop(item["call_id"], None) is None and item["call_id"] not in cut_off:
             noun = "custom tool call" if kind == "custom_tool_call_output" else "function call"
             raise InvalidRequest(
                 f"No tool call found for {noun} output with call_id {item['call_id']}.",

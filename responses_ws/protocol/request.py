@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .errors import InvalidRequest
+from .errors import InvalidRequest, PreviousResponseNotFound
 
 JsonObject = dict[str, Any]
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
+# Larger counts fit no engine's field.
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -34,8 +36,8 @@ class Request(msgspec.Struct, kw_only=True):
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: _Count | None = None
+    max_output_tokens: _Count | None = None
     reasoning: JsonObject | None = None
     text: JsonObject | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -89,28 +91,44 @@ def bad_json(exc: Exception) -> InvalidRequest:
     return InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json")
 
 
+# Two forms: "… - at `$.tools[0]`", and of a key in a map "… - at `key` in `$.metadata`".
+_PLACE = re.compile(r" - at (?:`key` in )?`\$([^`]*)`\Z")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+
 def invalid(exc: msgspec.ValidationError) -> InvalidRequest:
     """A decoder's complaint in the API's words: the path becomes ``param``."""
-    message, _, path = str(exc).partition(" - at `$")
-    param = path.rstrip("`").removeprefix(".") or None
-    if "got `" in message:
-        code = "invalid_type"
-    elif "missing required field" in message:
+    message = str(exc)
+    path = ""
+    place = _PLACE.search(message)
+    if place is not None:
+        message = message[: place.start()]
+        # The decoder does not tell keys of a map, "metadata[...]": name the field then.
+        path = place[1].partition("[...]")[0]
+    missing = _MISSING.search(message)
+    if missing is not None:
+        path = f"{path}.{missing[1]}"
         code = "missing_required_parameter"
+    elif "got `" in message:
+        code = "invalid_type"
     else:
         code = "invalid_value"
+    param = path.removeprefix(".") or None
     where = f" for '{param}'" if param else ""
     return InvalidRequest(f"Invalid request{where}: {message}.", code=code, param=param)
 
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+_FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 
 
 def check_request(request: Request, *, max_tools: int) -> None:
     """The rules that a type cannot say. Raises InvalidRequest, ``param`` naming the field."""
     if not request.model:
-        raise InvalidRequest("Missing required parameter: 'model'.", code="missing_required_parameter", param="model")
-    if request.previous_response_id is not None and request.conversation is not None:
+        raise _missing("model")
+    previous = request.previous_response_id
+    if previous is not None and request.conversation is not None:
         raise InvalidRequest(
             "'previous_response_id' and 'conversation' exclude each other.", code="mutually_exclusive_parameters"
         )
@@ -119,60 +137,139 @@ def check_request(request: Request, *, max_tools: int) -> None:
             raise _unsupported(f"'{field}' is not supported yet.", field)
     if request.background:
         raise _unsupported("'background' is not supported yet.", "background")
-    if not request.input and request.previous_response_id is None and not request.is_warmup:
-        raise InvalidRequest("Missing required parameter: 'input'.", code="missing_required_parameter", param="input")
-    _check_tools(request.tools or (), max_tools)
-    _check_tool_choice(request.tool_choice)
-    text_format = (request.text or {}).get("format")
-    if text_format is not None:
-        _check_format(text_format)
+    if previous is not None and not _RESPONSE_ID.match(previous):
+        # Never one of ours. No store is asked: what it holds may not even be storable text.
+        raise PreviousResponseNotFound(previous[:128])
+    if not request.input and previous is None and not request.is_warmup:
+        raise _missing("input")
+    names = _check_tools(request.tools or (), max_tools)
+    _check_tool_choice(request.tool_choice, names)
+    text = request.text or {}
+    if text.get("format") is not None:
+        _check_format(text["format"])
+    _check_choice(text, "verbosity", "text", ("low", "medium", "high"))
+    reasoning = request.reasoning or {}
+    # Efforts are not listed here: open models have words of their own.
+    _check_optional(reasoning, "effort", "reasoning", str)
+    _check_choice(reasoning, "summary", "reasoning", ("auto", "concise", "detailed"))
+
+
+def _missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param)
 
 
 def _unsupported(message: str, param: str) -> InvalidRequest:
     return InvalidRequest(message, code="unsupported_parameter", param=param)
 
 
-def _check_tools(tools: Sequence[JsonObject], max_tools: int, where: str = "tools") -> None:
-    if len(tools) > max_tools:
-        raise InvalidRequest(f"Too many tools: {len(tools)}, at most {max_tools} are allowed.", param=where)
+def _check_optional(container: JsonObject, field: str, where: str, expected: type) -> None:
+    value = container.get(field)
+    if value is not None and not isinstance(value, expected):
+        noun = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}[expected]
+        raise InvalidRequest(
+            f"Invalid type for '{where}.{field}': expected {noun}.", code="invalid_type", param=f"{where}.{field}"
+        )
+
+
+def _check_choice(container: JsonObject, field: str, where: str, choices: Sequence[str]) -> None:
+    _check_optional(container, field, where, str)
+    value = container.get(field)
+    if value is not None and value not in choices:
+        listed = ", ".join(f"'{choice}'" for choice in choices)
+        raise InvalidRequest(
+            f"Invalid value: {value[:100]!r}. Supported values are: {listed}.", param=f"{where}.{field}"
+        )
+
+
+def _check_required(container: JsonObject, field: str, where: str, expected: type) -> Any:
+    if container.get(field) is None:
+        raise _missing(f"{where}.{field}")
+    _check_optional(container, field, where, expected)
+    return container[field]
+
+
+def _check_name(container: JsonObject, where: str, pattern: re.Pattern[str]) -> str:
+    name: str = _check_required(container, "name", where, str)
+    if not pattern.match(name):
+        raise InvalidRequest(
+            f"Invalid value: {name[:200]!r}. Expected letters, digits, '_' and '-' only, and not too many.",
+            param=f"{where}.name",
+        )
+    return name
+
+
+def _check_tools(tools: Sequence[JsonObject], max_tools: int) -> set[str]:
+    """The names of the client's own tools. Hosted kinds, known or not, only need a type."""
+    names: set[str] = set()
+    count = 0
     for index, tool in enumerate(tools):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if not isinstance(kind, str):
-            raise InvalidRequest("Every tool needs a type.", param=f"{where}[{index}].type")
-        if kind in ("function", "custom", "namespace"):
-            name = tool.get("name")
-            if not isinstance(name, str) or not _NAME.match(name):
+        where = f"tools[{index}]"
+        inner_tools: Sequence[Any] = ()
+        if _check_required(tool, "type", where, str) == "namespace":
+            _check_name(tool, where, _TOOL_NAME)
+            _check_optional(tool, "tools", where, list)
+            inner_tools = tool.get("tools") or ()
+        else:
+            _check_tool(tool, where, names)
+        count += 1 + len(inner_tools)
+        if count > max_tools:
+            raise InvalidRequest(f"Too many tools: at most {max_tools} are allowed.", param="tools")
+        for inner_index, inner in enumerate(inner_tools):
+            place = f"{where}.tools[{inner_index}]"
+            if not isinstance(inner, dict):
                 raise InvalidRequest(
-                    f"Invalid tool name {name!r}: letters, digits, '_' and '-', at most 128.",
-                    param=f"{where}[{index}].name",
+                    f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place
                 )
-        if kind == "function" and not isinstance(tool.get("parameters") or {}, dict):
-            raise InvalidRequest("'parameters' must be a JSON schema.", param=f"{where}[{index}].parameters")
-        if kind == "namespace":
-            inner = tool.get("tools") or []
-            if not isinstance(inner, list):
-                raise InvalidRequest("'tools' must be an array.", param=f"{where}[{index}].tools")
-            _check_tools(inner, max_tools, f"{where}[{index}].tools")
+            _check_required(inner, "type", place, str)
+            _check_tool(inner, place, names)
+    return names
 
 
-def _check_tool_choice(choice: str | JsonObject | None) -> None:
-    if isinstance(choice, str) and choice not in ("auto", "none", "required"):
-        raise InvalidRequest(f"Invalid value: {choice!r}.", param="tool_choice")
-    if isinstance(choice, dict):
-        kind = choice.get("type")
-        if not isinstance(kind, str):
-            raise InvalidRequest("'tool_choice' needs a type.", param="tool_choice.type")
-        if kind in ("function", "custom") and not isinstance(choice.get("name"), str):
-            raise InvalidRequest("'tool_choice' needs a name.", param="tool_choice.name")
+def _check_tool(tool: JsonObject, where: str, names: set[str]) -> None:
+    if tool["type"] not in ("function", "custom"):
+        return
+    names.add(_check_name(tool, where, _TOOL_NAME))
+    _check_optional(tool, "description", where, str)
+    if tool["type"] == "function":
+        _check_optional(tool, "parameters", where, dict)
+        _check_optional(tool, "strict", where, bool)
+
+
+def _check_tool_choice(choice: str | JsonObject | None, names: set[str]) -> None:
+    if choice is None:
+        return
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise InvalidRequest(
+                f"Invalid value: {choice[:100]!r}. Supported values are: 'none', 'auto', and 'required'.",
+                param="tool_choice",
+            )
+        return
+    kind = _check_required(choice, "type", "tool_choice", str)
+    if kind in ("function", "custom"):
+        name = _check_required(choice, "name", "tool_choice", str)
+        if name not in names:
+            raise InvalidRequest(f"Tool choice {name[:200]!r} not found in 'tools' parameter.", param="tool_choice")
+    elif kind == "allowed_tools":
+        _check_required(choice, "mode", "tool_choice", str)
+        _check_choice(choice, "mode", "tool_choice", ("auto", "required"))
+        for index, tool in enumerate(_check_required(choice, "tools", "tool_choice", list)):
+            place = f"tool_choice.tools[{index}]"
+            if not isinstance(tool, dict):
+                raise InvalidRequest(
+                    f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place
+                )
+            _check_required(tool, "type", place, str)
 
 
 def _check_format(text_format: Any) -> None:
-    kind = text_format.get("type") if isinstance(text_format, dict) else None
-    if kind not in ("text", "json_object", "json_schema"):
-        raise InvalidRequest(f"Invalid value: {kind!r}.", param="text.format.type")
-    if kind == "json_schema":
-        name = text_format.get("name")
-        if not isinstance(name, str) or not re.match(r"[A-Za-z0-9_-]{1,64}\Z", name):
-            raise InvalidRequest(f"Invalid value: {name!r}.", param="text.format.name")
-        if not isinstance(text_format.get("schema"), dict):
-            raise InvalidRequest("'schema' must be a JSON schema.", param="text.format.schema")
+    where = "text.format"
+    if not isinstance(text_format, dict):
+        raise InvalidRequest(f"Invalid type for '{where}': expected an object.", code="invalid_type", param=where)
+    _check_required(text_format, "type", where, str)
+    _check_choice(text_format, "type", where, ("text", "json_object", "json_schema"))
+    if text_format["type"] == "json_schema":
+        _check_name(text_format, where, _FORMAT_NAME)
+        _check_required(text_format, "schema", where, dict)
+        _check_optional(text_format, "strict", where, bool)
+        _check_optional(text_format, "description", where, str)

@@ -1,0 +1,262 @@
+"""What a legal event sequence of one response is, written down a second time.
+
+`read` takes the frames of one response from the first to its terminal event and raises AssertionError, with the
+event, where they are not a legal sequence. It also holds every event against the official client's types and
+against `shapes`.
+"""
+
+import functools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pydantic
+
+from . import shapes
+
+TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+
+Event = dict[str, Any]
+
+# type of part: (its text's key, delta event, done event, the done event's key)
+PARTS = {
+    "output_text": ("text", "response.output_text.delta", "response.output_text.done", "text"),
+    "refusal": ("refusal", "response.refusal.delta", "response.refusal.done", "refusal"),
+    "reasoning_text": ("text", "response.reasoning_text.delta", "response.reasoning_text.done", "text"),
+}
+# type of call item: (its text's key, delta event, done event, the done event's key)
+CALLS = {
+    "function_call": (
+        "arguments",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "arguments",
+    ),
+    "custom_tool_call": (
+        "input",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "input",
+    ),
+}
+DELTAS = {row[1]: kind for table in (PARTS, CALLS) for kind, row in table.items()}
+DONES = {row[2]: kind for table in (PARTS, CALLS) for kind, row in table.items()}
+
+
+class OpenPart:
+    def __init__(self, event: Event) -> None:
+        self.kind = event["part"]["type"]
+        self.index = event["content_index"]
+        self.said = ""
+        self.is_said = False
+
+
+class OpenItem:
+    def __init__(self, event: Event) -> None:
+        self.added = event["item"]
+        self.output_index = event["output_index"]
+        self.parts: list[dict[str, Any]] = []
+        self.part: OpenPart | None = None
+        self.said = ""
+        self.is_said = False
+
+    @property
+    def id(self) -> str:
+        return str(self.added["id"])
+
+
+class Grammar:
+    """A state machine that accepts exactly the legal event sequences of one response."""
+
+    def __init__(self) -> None:
+        self.next_number = 0
+        self.stream_id: str | None = None
+        self.response: dict[str, Any] | None = None
+        self.has_progressed = False
+        self.open: dict[int, OpenItem] = {}
+        self.done: dict[int, dict[str, Any]] = {}
+        self.ids: set[str] = set()
+        self.ended: str | None = None
+
+    def feed(self, event: Event) -> None:
+        kind = event["type"]
+        assert self.ended is None, f"{kind} after the terminal {self.ended}"
+        assert event["sequence_number"] == self.next_number, f"{kind} out of number"
+        self.next_number += 1
+        if self.response is None:
+            assert kind == "response.created", f"{kind} before response.created"
+            self.stream_id = event.get("stream_id")
+            self._created(event["response"])
+            return
+        assert event.get("stream_id") == self.stream_id, "the lane changed"
+        if kind == "response.in_progress":
+            # A second one later is a sign of life.
+            assert event["response"]["id"] == self.response["id"]
+            assert event["response"]["status"] == "in_progress"
+            self.has_progressed = True
+            return
+        assert self.has_progressed, f"{kind} before response.in_progress"
+        if kind in TERMINAL:
+            self._terminal(kind, event["response"])
+        elif kind == "response.output_item.added":
+            self._added(event)
+        elif kind == "response.output_item.done":
+            self._done(event)
+        elif kind == "response.content_part.added":
+            self._part_added(event)
+        elif kind == "response.content_part.done":
+            self._part_done(event)
+        elif kind in DELTAS:
+            self._delta(event, DELTAS[kind])
+        elif kind in DONES:
+            self._said(event, DONES[kind])
+        else:
+            raise AssertionError(f"no such event: {kind}")
+
+    def _created(self, response: dict[str, Any]) -> None:
+        assert response["status"] == "in_progress"
+        assert (response["output"], response["usage"], response["error"]) == ([], None, None)
+        self.response = response
+
+    def _added(self, event: Event) -> None:
+        index, item = event["output_index"], event["item"]
+        assert index == len(self.open) + len(self.done), "indexes count up"
+        assert item["id"] not in self.ids, "an item id was used twice"
+        self.ids.add(item["id"])
+        if item["type"] in CALLS:
+            assert item[CALLS[item["type"]][0]] == ""
+            assert item["status"] == "in_progress"
+            assert item["call_id"] and item["call_id"] != item["id"]
+            others = [other.added for other in self.open.values()] + list(self.done.values())
+            assert item["call_id"] not in [other.get("call_id") for other in others], "a call id was used twice"
+        elif item["type"] == "message":
+            assert (item["content"], item["status"], item["role"]) == ([], "in_progress", "assistant")
+        else:
+            assert item == {"id": item["id"], "type": "reasoning", "summary": []}
+        self.open[index] = OpenItem(event)
+
+    def _item(self, event: Event) -> OpenItem:
+        item = self.open.get(event["output_index"])
+        assert item is not None, "no such item is open"
+        assert event["item_id"] == item.id, "the item's id changed"
+        return item
+
+    def _part(self, event: Event) -> tuple[OpenItem, OpenPart]:
+        item = self._item(event)
+        assert item.part is not None, "no part is open"
+        assert event["content_index"] == item.part.index
+        return item, item.part
+
+    def _part_added(self, event: Event) -> None:
+        item = self._item(event)
+        assert item.part is None, "the part before is still open"
+        assert event["content_index"] == len(item.parts)
+        kind = event["part"]["type"]
+        assert (kind == "reasoning_text") == (item.added["type"] == "reasoning")
+        assert item.added["type"] in ("message", "reasoning")
+        assert event["part"][PARTS[kind][0]] == ""
+        item.part = OpenPart(event)
+
+    def _delta(self, event: Event, kind: str) -> None:
+        target: OpenItem | OpenPart
+        if kind in CALLS:
+            target = self._item(event)
+            assert target.added["type"] == kind
+        else:
+            target = self._part(event)[1]
+            assert target.kind == kind
+        assert not target.is_said, "a delta after its done"
+        assert event["delta"], "an empty delta says nothing"
+        target.said += event["delta"]
+
+    def _said(self, event: Event, kind: str) -> None:
+        target: OpenItem | OpenPart
+        if kind in CALLS:
+            target = self._item(event)
+            assert target.added["type"] == kind
+            assert event[CALLS[kind][3]] == target.said, "deltas do not make the whole"
+        else:
+            target = self._part(event)[1]
+            assert target.kind == kind
+            assert event[PARTS[kind][3]] == target.said, "deltas do not make the whole"
+        assert not target.is_said, "said twice"
+        target.is_said = True
+
+    def _part_done(self, event: Event) -> None:
+        item, part = self._part(event)
+        assert part.is_said
+        assert event["part"]["type"] == part.kind
+        assert event["part"][PARTS[part.kind][0]] == part.said
+        item.parts.append(event["part"])
+        item.part = None
+
+    def _done(self, event: Event) -> None:
+        index, item = event["output_index"], event["item"]
+        opened = self.open.pop(index, None)
+        assert opened is not None, "no such item is open"
+        assert opened.part is None, "its part is still open"
+        kind = item["type"]
+        changing = {"status", "content", *(row[0] for row in CALLS.values())}
+        for key in {*opened.added, *item} - changing:
+            assert opened.added[key] == item[key], f"the item's {key} changed"
+        if kind in CALLS:
+            assert opened.is_said
+            assert item[CALLS[kind][0]] == opened.said
+            assert item["status"] in ("completed", "incomplete")
+        else:
+            assert opened.parts, "an item without parts"
+            assert item["content"] == opened.parts
+            if kind == "message":
+                assert item["status"] in ("completed", "incomplete")
+        self.done[index] = item
+
+    def _terminal(self, kind: str, response: dict[str, Any]) -> None:
+        assert self.response is not None
+        status = TERMINAL[kind]
+        assert response["status"] == status
+        varying = {"status", "output", "usage", "error", "incomplete_details", "completed_at"}
+        for key in {*self.response, *response} - varying:
+            assert response[key] == self.response[key], f"the response's {key} changed"
+        assert response["output"] == [self.done[index] for index in sorted(self.done)]
+        statuses = {item.get("status", "completed") for item in response["output"]}
+        if status != "failed":
+            assert not self.open, "an item is still open"
+            assert response["error"] is None
+            assert response["usage"] is not None
+        if status == "completed":
+            assert response["completed_at"] is not None and response["completed_at"] >= response["created_at"]
+            assert statuses <= {"completed"}
+        else:
+            assert response["completed_at"] is None
+        assert (response["incomplete_details"] is not None) == (status == "incomplete")
+        assert (response["error"] is not None) == (status == "failed")
+        self.ended = kind
+
+
+def read(frames: Iterable[str]) -> list[Event]:
+    """The events of one whole response. Raises AssertionError where anything is not as it must be."""
+    events = [json.loads(frame) for frame in frames]
+    grammar = Grammar()
+    for event in events:
+        try:
+            grammar.feed(event)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc} at {event}") from exc
+        check_types(event)
+        shapes.check_event(event)
+    assert grammar.ended is not None, "no terminal event"
+    return events
+
+
+def check_types(event: Event) -> None:
+    """Raises ValidationError if the official client could not read the event, in a stream or on a socket."""
+    for adapter in _adapters():
+        adapter.validate_json(json.dumps(event), strict=True)
+
+
+@functools.cache
+def _adapters() -> list["pydantic.TypeAdapter[Any]"]:
+    # Takes seconds to import.
+    from openai.types.responses import ResponsesServerEvent, ResponseStreamEvent
+
+    return [pydantic.TypeAdapter(ResponsesServerEvent), pydantic.TypeAdapter(ResponseStreamEvent)]
