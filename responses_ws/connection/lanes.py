@@ -33,6 +33,9 @@ class Lanes:
             RateLimited: too many waiting on this lane.
         """
         lane = create.stream_id
+        queue = self._waiting.get(lane)
+        if queue is not None and len(queue) >= self._limits.queued_turns:
+            raise RateLimited(f"Too many responses are waiting on this lane: {len(queue)}.")
         if lane is not None and lane not in self._names:
             if len(self._names) >= self._limits.lane_names:
                 raise InvalidRequest(
@@ -41,9 +44,8 @@ class Lanes:
                     param="stream_id",
                 )
             self._names.add(lane)
-        queue = self._waiting.setdefault(lane, deque())
-        if len(queue) >= self._limits.queued_turns:
-            raise RateLimited(f"Too many responses are waiting on this lane: {len(queue)}.")
+        if queue is None:
+            queue = self._waiting[lane] = deque()
         queue.append(create)
 
     def ready(self) -> list[tuple[str | None, Create]]:
@@ -65,12 +67,6 @@ class Lanes:
     def ended(self, lane: str | None) -> None:
         """The running turn of a lane is over."""
         self._running.discard(lane)
-
-    def drop_waiting(self) -> list[Create]:
-        """Take out everything that has not started."""
-        dropped = [create for queue in self._waiting.values() for create in queue]
-        self._waiting.clear()
-        return dropped
 
     @property
     def is_idle(self) -> bool:

@@ -1,6 +1,7 @@
 """A list that many conversations can share: append-only, forks copy on their first write."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,8 +38,7 @@ class SharedLog(Generic[T]):
         return self._end
 
     def __iter__(self) -> Iterator[T]:
-        for index in range(self._end):
-            yield self._entries[index]
+        return islice(self._entries, self._end)
 
     def __reversed__(self) -> Iterator[T]:
         for index in range(self._end - 1, -1, -1):

@@ -18,11 +18,16 @@ class Connection:
         self._limits = limits
         self._lanes = Lanes(limits)
         self._closes_at = opened_at + limits.connection_seconds
-        self._refusal: ApiError | None = None
-        """Set once the connection takes no more turns."""
+        self._is_over = False
+        """Takes no more turns."""
+        self._has_refused = False
+        """Has told the client so."""
+        self._is_closed = False
 
     def receive(self, frame: str | bytes, *, now: float) -> list[Command]:
         """A text frame has arrived. No error closes the socket."""
+        if self._is_closed:
+            return []
         try:
             event = decode_frame(frame)
         except ApiError as error:
@@ -37,15 +42,12 @@ class Connection:
     def turn_ended(self, lane: str | None, *, now: float) -> list[Command]:
         """The turn that was started on ``lane`` is over, whatever its end."""
         self._lanes.ended(lane)
-        return self._go_on()
+        return self._go_on(now)
 
     def time_is_up(self) -> list[Command]:
         """The connection has reached its age limit: no new turns, running ones may finish."""
-        commands = self._stop_taking()
-        if not commands and self._lanes.is_idle and self._refusal is not None:
-            # Nobody waits for an answer, but the client should know why the socket closes.
-            commands.append(Send(websocket_error(self._refusal)))
-        return commands + self._go_on()
+        self._is_over = True
+        return self._go_on(self._closes_at)
 
     @property
     def closes_at(self) -> float:
@@ -57,37 +59,40 @@ class Connection:
         return self._lanes.active
 
     def _create(self, create: ResponseCreate | InvalidCreate, now: float) -> list[Command]:
-        commands: list[Command] = []
-        if now >= self._closes_at:
-            commands = self._stop_taking()
-        if self._refusal is not None:
-            refused = Send(websocket_error(self._refusal, stream_id=create.stream_id))
-            return [*commands, refused, *self._go_on()]
         try:
             self._lanes.add(create)
         except ApiError as error:
             return [Send(websocket_error(error, stream_id=create.stream_id))]
-        return self._go_on()
+        return self._go_on(now)
 
-    def _stop_taking(self) -> list[Command]:
-        """Refuse what waits and all that comes; once only."""
-        if self._refusal is not None:
-            return []
+    def _go_on(self, now: float) -> list[Command]:
+        """Start what may start; after the age limit, refuse it, and close when nothing is left."""
+        if not self._is_over and now < self._closes_at:
+            return [StartTurn(lane, create) for lane, create in self._lanes.ready()]
+        self._is_over = True
+        commands: list[Command] = []
+        # Each in its lane's turn: beside a running one, clients would take the error for that one's end.
+        while ready := self._lanes.ready():
+            for lane, _ in ready:
+                commands.append(self._refuse(lane))
+                self._lanes.ended(lane)
+        if self._lanes.is_idle and not self._is_closed:
+            if not self._has_refused:
+                # Nobody waits for an answer, but the client should know why the socket closes.
+                commands.append(self._refuse(None))
+            self._is_closed = True
+            commands.append(Close(1000, "connection limit reached"))
+        return commands
+
+    def _refuse(self, lane: str | None) -> Command:
+        self._has_refused = True
         minutes = round(self._limits.connection_seconds / 60)
-        self._refusal = InvalidRequest(
+        error = InvalidRequest(
             f"Responses websocket connection limit reached ({minutes} minutes). "
             "Create a new websocket connection to continue.",
             code="websocket_connection_limit_reached",
         )
-        return [
-            Send(websocket_error(self._refusal, stream_id=create.stream_id)) for create in self._lanes.drop_waiting()
-        ]
-
-    def _go_on(self) -> list[Command]:
-        commands: list[Command] = [StartTurn(lane, create) for lane, create in self._lanes.ready()]
-        if self._refusal is not None and self._lanes.is_idle:
-            commands.append(Close(1000, "connection limit reached"))
-        return commands
+        return Send(websocket_error(error, stream_id=lane))
 
 
 def _steer_refused(event: ResponseSteer) -> str:

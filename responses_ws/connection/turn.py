@@ -56,6 +56,7 @@ class Turn:
         self._next_output_index = 0
         self._block: _TextBlock | None = None
         self._calls: dict[int, _Call] = {}
+        self._call_ids: set[str] = set()
         self._output: dict[int, Item] = {}
 
     @property
@@ -123,8 +124,10 @@ class Turn:
         return self._encode(event, response=events.encode_response(self.response))
 
     def fail(self, error: ApiError) -> str:
-        """``response.failed``, after ``begin()``; nothing follows it. Open items stay as they are."""
+        """``response.failed``, after ``begin()``, even of a closed turn; nothing follows. Open items stay open."""
         self.response["status"] = "failed"
+        self.response["completed_at"] = None
+        self.response["incomplete_details"] = None
         self.response["error"] = response_error(error)
         return self._encode(events.ResponseFailed, response=events.encode_response(self.response))
 
@@ -168,6 +171,9 @@ class Turn:
         return frames
 
     def _continue_block(self, kind: str, text: str, frames: list[str]) -> None:
+        if not text:
+            # Some engines begin with an empty piece. It must not open a message before a call.
+            return
         block = self._block
         if block is None or block.kind != kind:
             block = self._open_block(kind, frames)
@@ -238,17 +244,25 @@ class Turn:
         self._block = None
         self._close_part(block, frames)
         item = {**block.item, "content": block.parts}
-        if item["type"] == "message":
+        if item["type"] == "message" or status == "incomplete":
+            # A reasoning item says so only when it was cut off.
             item["status"] = status
         self._finish_item(block.output_index, item, frames)
 
     def _start_call(self, start: CallStart, frames: list[str]) -> None:
+        if start.index in self._calls:
+            self._close_call(start.index, frames, "completed")
+        call_id = start.call_id
+        if not call_id or call_id in self._call_ids:
+            # Some engines call all their calls the same. Outputs are told apart by this id.
+            call_id = self._new_id("call")
+        self._call_ids.add(call_id)
         kind = "custom_tool_call" if start.custom else "function_call"
         item: Item = {
             "id": self._new_id("ctc" if start.custom else "fc"),
             "type": kind,
             "status": "in_progress",
-            "call_id": start.call_id or self._new_id("call"),
+            "call_id": call_id,
             "name": start.name,
             "input" if start.custom else "arguments": "",
         }
