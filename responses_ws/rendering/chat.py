@@ -55,40 +55,43 @@ class ChatPrompt:
 def messages_from(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Chat messages for a run of items.
 
-    Reasoning, text and calls of one assistant turn become one assistant message; every tool output becomes a
-    ``tool`` message. Items that chat completions cannot say are left out.
+    Reasoning, text and calls of one assistant turn become one assistant message, in whichever order they came:
+    servers want tool outputs right behind the message with their calls. Every tool output becomes a ``tool``
+    message. Items that chat completions cannot say are left out, and so are calls that were cut off: their
+    arguments are no JSON, which many chat templates demand.
     """
     messages: list[dict[str, Any]] = []
     assistant: dict[str, Any] | None = None
+    cut_off: set[str] = set()
     for item in items:
         kind = item.get("type") or "message"
-        if kind == "message" and item.get("role") == "assistant":
+        if kind in ("function_call_output", "custom_tool_call_output"):
+            if item["call_id"] in cut_off:
+                continue
+            assistant = None
+            content = _text_of(item.get("output"))
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+        elif kind == "message" and item.get("role") != "assistant":
+            assistant = None
+            role = "user" if item.get("role") == "user" else "system"
+            messages.append({"role": role, "content": _content(item.get("content"))})
+        elif kind in ("message", "reasoning"):
             text = _text_of(item.get("content"))
-            if assistant is None or assistant.get("tool_calls"):
-                assistant = {"role": "assistant", "content": text}
+            if not text:
+                continue
+            if assistant is None:
+                assistant = {"role": "assistant", "content": None}
                 messages.append(assistant)
-            else:
-                assistant["content"] = (assistant.get("content") or "") + text
-        elif kind == "reasoning":
-            text = "".join(part.get("text", "") for part in item.get("content") or ())
-            if text:
-                if assistant is None or assistant.get("tool_calls") or assistant.get("content"):
-                    assistant = {"role": "assistant", "content": None}
-                    messages.append(assistant)
-                assistant["reasoning_content"] = assistant.get("reasoning_content", "") + text
+            field = "content" if kind == "message" else "reasoning_content"
+            assistant[field] = (assistant.get(field) or "") + text
         elif kind in ("function_call", "custom_tool_call"):
+            if item.get("status") == "incomplete":
+                cut_off.add(item["call_id"])
+                continue
             if assistant is None:
                 assistant = {"role": "assistant", "content": None}
                 messages.append(assistant)
             assistant.setdefault("tool_calls", []).append(_call(item, custom=kind == "custom_tool_call"))
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            assistant = None
-            content = _text_of(item.get("output"))
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-        elif kind == "message":
-            assistant = None
-            role = "user" if item.get("role") == "user" else "system"
-            messages.append({"role": role, "content": _content(item.get("content"))})
     return messages
 
 

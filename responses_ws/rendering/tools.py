@@ -1,11 +1,13 @@
 """Tools: from the client's words to the engine's, and calls back again."""
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta
+from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,7 +28,8 @@ class ToolSet:
     """The tools of a request: what the engine is offered, and what each name stood for.
 
     ``function``, ``custom`` and the tools inside a ``namespace`` are offered; hosted kinds that we do not run are
-    left out (refusing them would lock out clients that always send them).
+    left out (refusing them would lock out clients that always send them). Of two tools that an engine would see
+    under one name, the first is offered.
     """
 
     __slots__ = ("source", "encoded", "_known")
@@ -50,6 +53,8 @@ class ToolSet:
         if kind not in ("function", "custom"):
             return
         name = flat_name(namespace, tool["name"])
+        if name in self._known:
+            return
         self._known[name] = (tool["name"], namespace, kind == "custom")
         function: dict[str, Any] = {"name": name}
         if tool.get("description"):
@@ -70,38 +75,105 @@ class ToolSet:
 class CallTranslator:
     """Turns calls as the engine says them into calls as the client offered them.
 
-    A custom tool was offered as a function with one string parameter ``input``: its arguments are held back until
-    the call is whole, then given as the bare string. Arguments that are not of that form pass unchanged, so that
-    nothing the model said is lost.
+    A custom tool was offered as a function with one string parameter ``input``: of its arguments the bare string
+    is handed on, as it arrives. Arguments that are not of that form pass unchanged, when the call is whole or cut
+    off, so that nothing the model said is lost.
     """
 
     __slots__ = ("_tools", "_custom")
 
     def __init__(self, tools: ToolSet) -> None:
         self._tools = tools
-        self._custom: dict[int, list[str]] = {}
+        self._custom: dict[int, _BareInput] = {}
 
     def feed(self, delta: Delta) -> list[Delta]:
         """The deltas to hand on for one delta of the engine."""
         if isinstance(delta, CallStart):
             name, namespace, custom = self._tools.resolve(delta.name)
             if custom:
-                self._custom[delta.index] = []
+                self._custom[delta.index] = _BareInput()
             return [CallStart(delta.index, name, delta.call_id, namespace, custom)]
-        if isinstance(delta, CallArguments) and delta.index in self._custom:
-            self._custom[delta.index].append(delta.text)
-            return [CallArguments(delta.index, "", delta.tokens)]
-        if isinstance(delta, CallEnd) and delta.index in self._custom:
-            text = _bare_input("".join(self._custom.pop(delta.index)))
-            return [CallArguments(delta.index, text, 0), delta]
+        if self._custom:
+            if isinstance(delta, CallArguments) and delta.index in self._custom:
+                text = self._custom[delta.index].feed(delta.text)
+                return [CallArguments(delta.index, text, delta.tokens)]
+            if isinstance(delta, CallEnd) and delta.index in self._custom:
+                return [self._rest(delta.index), delta]
+            if isinstance(delta, Finished):
+                # Cut off: these calls have had no end of their own.
+                return [*map(self._rest, sorted(self._custom)), delta]
         return [delta]
 
+    def _rest(self, index: int) -> Delta:
+        return CallArguments(index, self._custom.pop(index).rest(), 0)
 
-def _bare_input(arguments: str) -> str:
-    try:
-        decoded = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return arguments
-    if isinstance(decoded, dict) and isinstance(decoded.get("input"), str):
-        return str(decoded["input"])
-    return arguments
+
+_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_OPENING_AT_MOST = 64  # characters: a model that pads more than that is not worth streaming
+# Characters and whole escapes; surrogates only in pairs.
+_WHOLE = re.compile(
+    r'(?:[^"\\]+|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*"
+)
+_LONGEST_ESCAPE = 12  # a surrogate pair
+
+
+class _BareInput:
+    """The string in ``{"input": "…"}``, read while it is written."""
+
+    __slots__ = ("_pieces", "_unread", "_read", "_is_inside", "_is_over", "_given")
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._unread = ""
+        self._read = 0
+        """Characters before ``_unread``."""
+        self._is_inside = False
+        self._is_over = False
+        """Nothing more can be read before the call is whole."""
+        self._given: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """What of the string has become readable."""
+        self._pieces.append(text)
+        if self._is_over:
+            return ""
+        self._unread += text
+        if not self._is_inside:
+            opening = _OPENING.match(self._unread)
+            if opening is None:
+                self._is_over = len(self._unread) > _OPENING_AT_MOST
+                return ""
+            self._is_inside = True
+            self._skip(opening.end())
+        whole = _WHOLE.match(self._unread)
+        assert whole is not None, "the pattern matches the empty string too"
+        self._skip(whole.end())
+        # What is left is the closing quote, or an escape: the beginning of one, or one that JSON does not have.
+        self._is_over = self._unread.startswith('"') or len(self._unread) >= _LONGEST_ESCAPE
+        said = _unescaped(whole[0])
+        self._given.append(said)
+        return said
+
+    def rest(self) -> str:
+        """What has not been given yet, now that no more comes."""
+        arguments = "".join(self._pieces)
+        given = "".join(self._given)
+        try:
+            decoded = json.loads(arguments, strict=False)
+        except (ValueError, RecursionError):
+            decoded = None
+        if isinstance(decoded, dict) and isinstance(decoded.get("input"), str):
+            text = decoded["input"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return text.removeprefix(given) if text.startswith(given) else ""
+        left = arguments[self._read :]
+        return "" if self._is_inside and left.startswith('"') else left
+
+    def _skip(self, characters: int) -> None:
+        self._read += characters
+        self._unread = self._unread[characters:]
+
+
+def _unescaped(text: str) -> str:
+    """``text`` is the inside of a JSON string. Models write line breaks in it as they are: tolerated."""
+    return str(json.loads(f'"{text}"', strict=False)) if "\\" in text else text
