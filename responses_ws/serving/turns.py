@@ -13,6 +13,7 @@ from responses_ws.protocol.errors import ApiError, InvalidRequest, Overloaded, R
 from responses_ws.protocol.sampling import Finished
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.tools import CallTranslator
+from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores.memory import hot_tier
 
@@ -35,15 +36,19 @@ async def run_turn(asked: Asked) -> Frames:
     Raises:
         ApiError: before anything was yielded, and only then. A later failure is a ``response.failed``.
     """
-    try:
-        context = await open_context(asked)
-    except ApiError:
-        _evict_parent(asked)
-        raise
-    frames = _warm_up(context) if asked.request.is_warmup else _generate(context)
-    async with aclosing(frames):
-        async for run in frames:
-            yield run
+    # A refusal that says nothing about the request; the parent stays.
+    if is_draining():
+        raise Overloaded("The server is about to restart. Please try again on a new connection.")
+    with running_turn():
+        try:
+            context = await open_context(asked)
+        except ApiError:
+            _evict_parent(asked)
+            raise
+        frames = _warm_up(context) if asked.request.is_warmup else _generate(context)
+        async with aclosing(frames):
+            async for run in frames:
+                yield run
 
 
 async def _generate(context: Context) -> Frames:
@@ -71,9 +76,12 @@ async def _generate(context: Context) -> Frames:
         await _settle(context, turn, record, usage)
         yield [turn.end()]
     except (asyncio.CancelledError, GeneratorExit):
-        await step.leave()
-        if not record.is_closed:
-            await record.close(status="cancelled", usage=_usage(context, turn), reason="client_left")
+        try:
+            await step.leave()
+        finally:
+            # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
+            if not record.is_closed:
+                await record.close(status="cancelled", usage=_usage(context, turn), reason="client_left")
         raise
     except Exception as exc:
         await step.leave()

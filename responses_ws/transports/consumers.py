@@ -85,10 +85,25 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             if isinstance(command, StartTurn):
                 self._keep(self._run(command.lane, command.create))
             elif isinstance(command, Send):
-                await self.base_send({"type": "websocket.send", "text": command.frame})
+                await self._write(command.frame)
             else:
-                self._is_closed = True
-                await self.base_send({"type": "websocket.close", "code": command.code, "reason": command.reason})
+                await self._close(command)
+
+    async def _write(self, frame: str) -> None:
+        if self._is_closed:
+            return
+        try:
+            await self.base_send({"type": "websocket.send", "text": frame})
+        except OSError:
+            # The client has gone; the message that says so is still on its way to us.
+            self._is_closed = True
+
+    async def _close(self, command: Close) -> None:
+        self._is_closed = True
+        try:
+            await self.base_send({"type": "websocket.close", "code": command.code, "reason": command.reason})
+        except OSError:
+            pass
 
     def _keep(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -121,11 +136,12 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             stream_id=lane,
             chains=chains,
         )
-        send = self.base_send
         async with aclosing(run_turn(asked)) as runs:
             async for frames in runs:
                 for frame in frames:
-                    await send({"type": "websocket.send", "text": frame})
+                    await self._write(frame)
+                if self._is_closed:
+                    return
 
     def _time_is_up(self) -> None:
         self._keep(self._obey(self._connection.time_is_up()))

@@ -1,10 +1,14 @@
+import asyncio
+import json
 from typing import Any
 
 import pytest
+from channels.routing import URLRouter
 from django.utils import timezone
 
 from responses_ws.models import ApiKey, UsageRecord
-from responses_ws.runtime import background, connections
+from responses_ws.routing import websocket_urlpatterns
+from responses_ws.runtime import background, connections, drain
 from responses_ws.testing import ResponsesCommunicator
 from responses_ws.transports import authentication
 
@@ -147,7 +151,7 @@ async def test_the_age_limit_lets_the_running_turn_finish(api_key: ApiKey, setti
     types = [event["type"] for event in events]
     errors = [code_of(event) for event in events if event["type"] == "error"]
     assert errors == [(400, "websocket_connection_limit_reached")]
-    assert types[-2:] == ["response.completed", "websocket.close"]
+    assert types[-3:] == ["response.completed", "error", "websocket.close"]
     assert events[-1]["code"] == 1000
 
 
@@ -179,3 +183,62 @@ async def test_a_turn_after_the_host_broke_in_our_door_is_a_server_error(api_key
 
     assert code_of(events[-1]) == (500, "server_error")
     assert "nowhere" not in events[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize("frames_taken", [0, 1, 5])
+async def test_a_write_after_the_client_has_gone_is_no_fault(
+    api_key: ApiKey, caplog: pytest.LogCaptureFixture, frames_taken: int
+) -> None:
+    """A server's ``send`` may fail before the disconnect has reached us."""
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    failed = asyncio.Event()
+    taken: list[str] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "websocket.send":
+            if len(taken) == frames_taken:
+                failed.set()
+                raise OSError("the client has gone")
+            taken.append(message["text"])
+
+    headers = [(b"authorization", f"Bearer {api_key.secret}".encode())]
+    scope = {"type": "websocket", "path": "/v1/responses", "headers": headers, "subprotocols": []}
+    application = asyncio.create_task(URLRouter(websocket_urlpatterns)(scope, incoming.get, send))
+    incoming.put_nowait({"type": "websocket.connect"})
+    create = {"type": "response.create", **CREATE, "input": "!tokens 1000 !rate 100"}
+    incoming.put_nowait({"type": "websocket.receive", "text": json.dumps(create)})
+    incoming.put_nowait({"type": "websocket.receive", "text": "not JSON"})
+    await failed.wait()
+    incoming.put_nowait({"type": "websocket.disconnect", "code": 1006})
+    await application
+    await background.settle()
+
+    assert [record.status async for record in UsageRecord.objects.all()] in ([], ["cancelled"])
+    assert len(taken) == frames_taken
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_draining_server_refuses_new_turns_and_keeps_the_chain(
+    api_key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        first = (await socket.turn(**CREATE, input="one"))[-1]["response"]
+        monkeypatch.setattr(drain, "_is_draining", True)
+        refused = await socket.turn(**CREATE, input="two", previous_response_id=first["id"])
+        monkeypatch.setattr(drain, "_is_draining", False)
+        again = await socket.turn(**CREATE, input="two", previous_response_id=first["id"])
+
+    assert [code_of(event) for event in refused] == [(503, "server_is_overloaded")]
+    assert again[-1]["type"] == "response.completed"
+
+
+async def test_a_drain_waits_until_the_terminal_event_is_out(api_key: ApiKey) -> None:
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        await socket.create(**CREATE, input="!tokens 5 !rate 100")
+        first = await socket.receive()
+        while_running = drain.is_busy()
+        await socket.receive_turn()
+
+    assert first["type"] == "response.created"
+    assert while_running
+    assert not drain.is_busy()
