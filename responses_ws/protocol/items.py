@@ -59,6 +59,8 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
         kind = "message"
     if not isinstance(kind, str):
         raise _wrong_type(f"{where}.type")
+    if not kind:
+        raise InvalidRequest("An item's type is not empty.", param=f"{where}.type")
     if kind == "message":
         _check_message(item, where)
     elif kind == "reasoning":
