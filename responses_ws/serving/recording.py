@@ -29,6 +29,13 @@ LEASE = timedelta(seconds=60)
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
 
 
+class LeaseLost(Exception):
+    """The reaper has closed this record: its process was not heard of for too long. One of the two wins, and it has.
+
+    The turn then fails, whatever the engine made: the ledger will not say more than the last checkpoint.
+    """
+
+
 class Stored(msgspec.Struct, frozen=True):
     """A finished response to be kept with its record, in the same commit."""
 
@@ -140,10 +147,10 @@ class Record:
         """In the writer's thread."""
         where = {"response_id": self.response_id, "status": UsageRecord.Status.IN_PROGRESS}
         if not sql.update(UsageRecord, fields, where):
-            exists = UsageRecord.objects.filter(response_id=self.response_id).exists()
-            if not exists:
-                # Its opening failed, or was never tried: the row is written whole.
-                sql.insert(UsageRecord, [{**self._row, **fields}])
+            if UsageRecord.objects.filter(response_id=self.response_id).exists():
+                raise LeaseLost(self.response_id)
+            # Its opening failed, or was never tried: the row is written whole.
+            sql.insert(UsageRecord, [{**self._row, **fields}])
         if stored is None:
             return None
         return rows.save(

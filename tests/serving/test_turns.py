@@ -136,6 +136,20 @@ async def test_a_cancelled_task_is_recorded_too(principal: Principal) -> None:
     assert (await record_of(response_id)).status == "cancelled"
 
 
+async def test_a_record_that_the_reaper_has_closed_stays_as_it_is(principal: Principal) -> None:
+    events = []
+    async with aclosing(run_turn(asked(principal, "!tokens 5 hello", store=True))) as runs:
+        async for frames in runs:
+            events += map(msgspec.json.decode, frames)
+            if any(event["type"] == "response.output_text.delta" for event in events):
+                await UsageRecord.objects.filter(status="in_progress").aupdate(status="abandoned")
+
+    record = await record_of(events[0]["response"]["id"])
+    assert events[-1]["type"] == "response.failed"
+    assert (record.status, record.output_tokens) == ("abandoned", 0)
+    assert not await StoredResponse.objects.aexists()
+
+
 async def test_a_silent_engine_runs_into_its_deadline(principal: Principal, settings) -> None:
     settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"engine_next_delta_seconds": 0.1}}
 
