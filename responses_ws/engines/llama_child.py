@@ -1,10 +1,9 @@
 """The process of an embedded engine: ``python llama_child.py``, told by its parent through standard input.
 
 The first line is a JSON object: ``model`` (path of a GGUF file), ``sha256`` (its digest, or null to take it as it
-is), ``socket`` (path to listen on, in a folder that
-is removed at the end), ``api_key``, ``threads``, ``parallel``, ``context_tokens``, ``cache_ram_mib``,
-``chat_template`` (or null for the model's own). Standard input then stays open as long as the parent lives; its end
-is ours, however the parent went.
+is), ``socket`` (path to listen on, in a folder that is removed at the end), ``api_key``, ``threads``, ``parallel``,
+``context_tokens``, ``cache_ram_mib``, ``chat_template`` (or null for the model's own). Standard input then stays
+open as long as the parent lives; its end is ours, however the parent went.
 
 Run as a file: it imports nothing of the package, so Django need not be there.
 """

@@ -98,7 +98,10 @@ class OpenAIChat(Engine):
         session, loop = self._session, self._loop
         self._session = self._loop = None
         drains, self._drains = self._drains, set()
-        if session is None or loop is not asyncio.get_running_loop():
+        if session is None:
+            return
+        if loop is not asyncio.get_running_loop():
+            session.detach()
             return
         for task in drains:
             task.cancel()

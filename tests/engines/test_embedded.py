@@ -31,14 +31,20 @@ TOOL = {
 }
 
 
+# One for all: a child outlives the loops of the tests, and takes a second to load its model.
+SHARED = EmbeddedLlama("embedded", {})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended():
+    yield
+    asyncio.run(SHARED.aclose())
+
+
 @pytest.fixture
 async def engine():
-    engine = EmbeddedLlama("embedded", {})
     async with asyncio.timeout(DEADLINE):
-        try:
-            yield engine
-        finally:
-            await engine.aclose()
+        yield SHARED
 
 
 @needs_wheels
@@ -48,11 +54,7 @@ class TestContract(EngineContract):
 
     @contextlib.asynccontextmanager
     async def engine(self):
-        engine = EmbeddedLlama("embedded", {})
-        try:
-            yield engine
-        finally:
-            await engine.aclose()
+        yield SHARED
 
     def plain(self):
         return chat_request("Say hello.", model=self.model, max_output_tokens=8, temperature=0.0)
