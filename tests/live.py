@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -74,13 +73,17 @@ class Process:
     def wait_until_ready(self) -> None:
         """Returns when the process does what it is there for."""
 
-    def stop(self, number: int = signal.SIGTERM) -> int | None:
-        """The signal, then SIGKILL if that does not end it; gives the exit code."""
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> int | None:
+        """SIGTERM, then SIGKILL if that does not end it; gives the exit code."""
         process, self.process = self.process, None
         if process is None:
             return None
         if process.poll() is None:
-            process.send_signal(number)
+            process.terminate()
         try:
             return process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -89,6 +92,11 @@ class Process:
 
     def output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def trouble(self, position: int = 0) -> list[str]:
+        """Lines of its output, from ``position`` on, that no healthy process writes."""
+        lines = self.output()[position:].splitlines()
+        return [line for line in lines if any(word in line for word in TROUBLE)]
 
     def said(self, pattern: str) -> "re.Match[str]":
         """Wait until it prints this since its start. Raises RuntimeError where it ends instead."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import TROUBLE, ModelServer, Server
+from tests.live import ModelServer, Server
 
 from .raw import Door
 
@@ -61,8 +61,7 @@ def healthy_log(request: pytest.FixtureRequest) -> Iterator[None]:
     running: Server = request.getfixturevalue("server")
     before = len(running.output())
     yield
-    trouble = [line for line in running.output()[before:].splitlines() if any(word in line for word in TROUBLE)]
-    assert not trouble, running.output()[before:]
+    assert not running.trouble(before), running.output()[before:]
 
 
 @pytest.hookimpl(wrapper=True)

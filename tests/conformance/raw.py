@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from tests.live import Server
 
@@ -105,14 +106,17 @@ class Socket:
         return events[0]
 
     async def close_code(self) -> int | None:
-        """Wait for the server's close."""
-        async with asyncio.timeout(SECONDS):
-            await self.connection.wait_closed()
-        return self.connection.close_code
+        """Read until the server closes."""
+        try:
+            while True:
+                await self.receive()
+        except ConnectionClosed:
+            return self.connection.close_code
 
-    def drop(self) -> None:
+    async def drop(self) -> None:
         """Leave as a killed process does: no close frame, the TCP connection reset."""
         self.connection.transport.abort()
+        await self.connection.wait_closed()
 
 
 def response_of(events: list[Event]) -> dict[str, Any]:
