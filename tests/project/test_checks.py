@@ -1,11 +1,13 @@
 """System checks: one row a fault, and silence where there is none."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import celery
 import pytest
 from django.core.checks import CheckMessage
 
+from project.celery import app as celery_app
 from responses_ws import checks
 from responses_ws.engines.base import Engine
 
@@ -134,15 +136,20 @@ def test_connections_kept_open_are_named(
 
 
 @pytest.fixture
-def celery_conf(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Celery's configuration, put back afterwards."""
-    conf = celery.current_app.conf
+def celery_conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Changes values of the demo project's Celery configuration, until the test ends.
+
+    Other tests leave apps of their own as the current one.
+    """
+    before = celery.current_app._get_current_object()
+    celery_app.set_current()
 
     def change(**values: Any) -> None:
         for name, value in values.items():
-            monkeypatch.setitem(conf, name, value)
+            monkeypatch.setitem(celery_app.conf, name, value)
 
-    return change
+    yield change
+    before.set_current()
 
 
 @pytest.mark.parametrize(

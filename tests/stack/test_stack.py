@@ -83,7 +83,6 @@ def test_the_proxy_passes_sockets_and_streams(stack: Stack, key: str) -> None:
     assert kinds[-1] == "response.completed"
 
 
-@pytest.mark.xfail(reason="turns do not hold runtime.drain.running_turn() yet", strict=False)
 def test_a_running_turn_ends_before_a_stopping_server_closes(stack: Stack, web2: OpenAI) -> None:
     kinds: list[str] = []
 
