@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from .errors import ApiError, InvalidRequest
-from .request import Request, bad_json
+from .request import JsonObject, Request, bad_json
 
 
 class ResponseCreate(Request, kw_only=True, tag_field="type", tag="response.create"):
@@ -23,7 +23,7 @@ class ResponseSteer(msgspec.Struct, kw_only=True, tag_field="type", tag="respons
     """Put user input into a running response."""
 
     previous_response_id: str
-    input: Any = None
+    input: str | list[JsonObject]
 
 
 class ResponseProcessed(msgspec.Struct, kw_only=True, tag_field="type", tag="response.processed"):

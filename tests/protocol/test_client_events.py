@@ -82,6 +82,14 @@ HOMELESS: dict[str, tuple[str | bytes, tuple[str, str | None]]] = {
         frame(type="response.steer", input="x"),
         ("missing_required_parameter", "previous_response_id"),
     ),
+    "steer without input": (
+        frame(type="response.steer", previous_response_id="resp_a"),
+        ("missing_required_parameter", "input"),
+    ),
+    "steer with no text": (
+        frame(type="response.steer", previous_response_id="resp_a", input=5),
+        ("invalid_type", "input"),
+    ),
     "steer at no string": (
         frame(type="response.steer", previous_response_id=5),
         ("invalid_type", "previous_response_id"),
