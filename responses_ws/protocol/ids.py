@@ -1,5 +1,6 @@
 """Shapes of the ids we hand out."""
 
+import re
 from collections.abc import Callable
 
 NewId = Callable[[str], str]
@@ -14,3 +15,11 @@ Source: OpenAI's prefixes (resp, msg, fc, ctc, rs, call); clients do not parse t
 def make_id(prefix: str, entropy: bytes) -> str:
     """``prefix_`` and the hexadecimal digits of ``entropy`` (24 bytes at run time)."""
     return f"{prefix}_{entropy.hex()}"
+
+
+_WELL_FORMED = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+
+
+def is_well_formed(given: str) -> bool:
+    """Whether this could be an id of ours. If not, no store need be asked: it may not even be storable text."""
+    return _WELL_FORMED.match(given) is not None

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import InvalidRequest, PreviousResponseNotFound
+from .ids import is_well_formed
 
 JsonObject = dict[str, Any]
 
@@ -120,7 +121,6 @@ def invalid(exc: msgspec.ValidationError) -> InvalidRequest:
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 
 
 def check_request(request: Request, *, max_tools: int) -> None:
@@ -137,8 +137,7 @@ def check_request(request: Request, *, max_tools: int) -> None:
             raise _unsupported(f"'{field}' is not supported yet.", field)
     if request.background:
         raise _unsupported("'background' is not supported yet.", "background")
-    if previous is not None and not _RESPONSE_ID.match(previous):
-        # Never one of ours. No store is asked: what it holds may not even be storable text.
+    if previous is not None and not is_well_formed(previous):
         raise PreviousResponseNotFound(previous[:128])
     if not request.input and previous is None and not request.is_warmup:
         raise _missing("input")

@@ -147,7 +147,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         self._keep(self._obey(self._connection.time_is_up()))
 
     def _grace_is_over(self) -> None:
-        self._keep(self._obey([Close(1000, "connection limit reached")]))
+        # Not 1000: with that code a client's iterator would end as if the response were whole.
+        self._keep(self._obey([Close(1011, "connection limit reached")]))
 
     async def _leave(self) -> None:
         """The client has gone: free the engines, forget the state. What was made is recorded by the turns."""

@@ -12,11 +12,13 @@ from rest_framework.views import APIView
 from responses_ws.conf import app_settings
 from responses_ws.engines.registry import registry
 from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, NotFound, PayloadTooLarge
+from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import listed
 from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import connections, dbpool
 from responses_ws.serving.admission import Principal
 from responses_ws.stores import rows
+from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import redis_store
 from responses_ws.stores.memory import hot_tier
 
@@ -76,6 +78,15 @@ def _body(request: HttpRequest) -> bytes:
     return body
 
 
+async def _stored(principal: Principal, response_id: str) -> StoredChain:
+    stored = None
+    if is_well_formed(response_id):
+        stored = await dbpool.run(rows.load, principal.project_id, response_id)
+    if stored is None:
+        raise _response_not_found(response_id)
+    return stored
+
+
 class ResponseView(ApiView):
     """``GET`` and ``DELETE /v1/responses/{id}``."""
 
@@ -86,9 +97,7 @@ class ResponseView(ApiView):
         principal = await _principal(request)
         if request.GET.get("stream") == "true":
             raise InvalidRequest("Only background responses can be streamed again.", param="stream")
-        stored = await dbpool.run(rows.load, principal.project_id, response_id)
-        if stored is None:
-            raise _response_not_found(response_id)
+        stored = await _stored(principal, response_id)
         return json_response(stored.response)
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
@@ -96,7 +105,9 @@ class ResponseView(ApiView):
 
     async def _delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
         project_id = (await _principal(request)).project_id
-        deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
+        deleted: set[str] = set()
+        if is_well_formed(response_id):
+            deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
         if not deleted:
             raise _response_not_found(response_id)
         hot_tier.forget(project_id, deleted)
@@ -113,9 +124,7 @@ class InputItemsView(ApiView):
 
     async def _get(self, request: HttpRequest, response_id: str) -> HttpResponse:
         principal = await _principal(request)
-        stored = await dbpool.run(rows.load, principal.project_id, response_id)
-        if stored is None:
-            raise _response_not_found(response_id)
+        stored = await _stored(principal, response_id)
         items = [listed(item) for item in stored.items[: stored.input_end]]
         return json_response(_page(items, request))
 

@@ -155,6 +155,19 @@ async def test_the_age_limit_lets_the_running_turn_finish(api_key: ApiKey, setti
     assert events[-1]["code"] == 1000
 
 
+async def test_a_turn_beyond_the_grace_is_cut_off_loudly(api_key: ApiKey, settings: Any) -> None:
+    limits = {"connection_seconds": 0.05, "connection_grace_seconds": 0.05}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": limits}
+
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        await socket.create(**CREATE, input="!tokens 1000 !rate 100 slow")
+        events = [await socket.receive()]
+        while events[-1]["type"] != "websocket.close":
+            events.append(await socket.receive())
+
+    assert events[-1]["code"] == 1011
+
+
 async def test_an_idle_socket_is_told_why_it_closes(api_key: ApiKey, settings: Any) -> None:
     settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"connection_seconds": 0.05}}
 
