@@ -119,7 +119,7 @@ def check_channel_layers(**_kwargs: Any) -> list[CheckMessage]:
                 continue
             messages.append(
                 Error(
-                    f"CHANNEL_LAYERS[{alias!r}]: with redis-py {redis.__version__}, a socket that is idle for 5 s dies.",
+                    f"CHANNEL_LAYERS[{alias!r}]: with redis-py {redis.__version__}, a socket idle for 5 s dies.",
                     hint='Write the host as {"address": "redis://…", "socket_timeout": None}.',
                     id="responses_ws.E002",
                 )

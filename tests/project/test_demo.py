@@ -41,10 +41,31 @@ class Demo:
             time.sleep(0.05)
         return found[1]
 
+    def reconciled(self, pattern: str) -> str:
+        """Wait until the demo's own worker has billed what ``pattern`` says; gives what reconcile prints."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            result = subprocess.run(
+                [sys.executable, "manage.py", "responses_ws_reconcile"],
+                cwd=ROOT,
+                env=environment(self.log.parent),
+                capture_output=True,
+                text=True,
+            )
+            if re.search(pattern, result.stdout, re.MULTILINE):
+                return result.stdout
+            assert time.monotonic() < deadline, result.stdout + result.stderr
+
     def between(self, start: str, end: str) -> str:
         """A part of the banner, as one would copy it."""
         text = self.output
         return text[text.index(start) : text.index(end)]
+
+
+def environment(var: Path) -> dict[str, str]:
+    """That of a shell in which nothing is set up, but for where the demo keeps its files."""
+    given = {name: value for name, value in os.environ.items() if name not in NOT_FOR_IT}
+    return given | {"RESPONSES_WS_VAR": str(var), "PYTHONUNBUFFERED": "1"}
 
 
 @contextlib.contextmanager
@@ -52,12 +73,11 @@ def running(var: Path, *options: str) -> Iterator[Demo]:
     """The demo with its files in ``var``; killed at the end if it has not ended."""
     var.mkdir(exist_ok=True)
     log = var / "log.txt"
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_IT}
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "manage.py", "responses_ws_demo", *options],
             cwd=ROOT,
-            env=environment | {"RESPONSES_WS_VAR": str(var), "PYTHONUNBUFFERED": "1"},
+            env=environment(var),
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -92,6 +112,7 @@ def test_what_the_demo_prints_works_as_pasted(tmp_path: Path) -> None:
 
         by_http = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=SECONDS)
         by_socket = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=SECONDS)
+        billed = demo.reconciled(r"^2 journals, 0 records waiting")
         engines = children(demo.process.pid)
         os.killpg(demo.process.pid, signal.SIGINT)
         code = demo.process.wait(SECONDS)
@@ -101,6 +122,7 @@ def test_what_the_demo_prints_works_as_pasted(tmp_path: Path) -> None:
     assert by_http.returncode == 0
     assert by_socket.stdout.strip()
     assert by_socket.returncode == 0, by_socket.stderr
+    assert "The books agree." in billed
     assert code == 0
     assert "Traceback" not in output
     assert [pid for pid in engines if not is_gone(pid)] == []

@@ -106,9 +106,11 @@ class Command(BaseCommand):
         demo.ensure_prices(models)
         notes = []
         if unavailable:
-            notes.append(f"No embedded model: {unavailable}. Only the scripted engine, which is no model, is served.")
+            notes.append(
+                f"No embedded model: {unavailable.rstrip('.')}. Only the scripted engine, which is no model, is served."
+            )
         if unlisted:
-            notes.append(f"{engine_url} does not list its models: {unlisted}. They appear when it does.")
+            notes.append(f"{engine_url} does not list its models: {unlisted.rstrip('.')}. They appear when it does.")
         site = f"http://{address(host)}:{port}"
         return BANNER.format(
             base=f"{site}/v1",
