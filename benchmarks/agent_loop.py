@@ -8,6 +8,7 @@ import contextlib
 import gc
 import itertools
 import json
+import os
 import sys
 import sysconfig
 import time
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     ways = [way for way in options.ways.split(",") if not (options.target and way == "engine")]
     loads = loads_of(options)
-    lines = header(options.repeats)
+    load_before = os.getloadavg()[0]
     try:
         with contextlib.ExitStack() as stack:
             if options.target:
@@ -143,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
         return 1
+    lines = header(options.repeats, load_before=load_before)
     print("\n".join(lines), table(rollouts), sep="\n\n")
     if options.json:
         write_json(options.json, rollouts, lines)

@@ -106,12 +106,15 @@ def line(runs: Sequence[Rollout], base: float | None) -> str:
     return " | ".join(cells)
 
 
-def header(rounds: int) -> list[str]:
-    """Where, when and how it was measured: a benchmark without this is no evidence."""
-    load = " ".join(f"{part:.2f}" for part in os.getloadavg())
+def header(rounds: int, *, load_before: float) -> list[str]:
+    """Where, when and how it was measured: a benchmark without this is no evidence.
+
+    ``load_before`` is the machine's load average at the start: what else ran is in the figures.
+    """
+    load = f"load {load_before:.2f} before, {os.getloadavg()[0]:.2f} after"
     command = shlex.join(["python", "-m", "benchmarks.agent_loop", *sys.argv[1:]])
     return [
-        f"- machine: {processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, load {load}",
+        f"- machine: {processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, {load}",
         f"- date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "- versions: " + ", ".join(f"{name} {found}" for name, found in versions().items()),
         f"- command: `{command}`",
