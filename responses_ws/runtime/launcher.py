@@ -41,6 +41,7 @@ def server_config(application: Any, *, log_level: str = "info") -> uvicorn.Confi
 
     ``application``: an ASGI application, or its ``module:attribute``.
     """
+    logging.getLogger("uvicorn.error").addFilter(_without_client_faults)
     return uvicorn.Config(
         application,
         ws="websockets-sansio",
@@ -103,6 +104,18 @@ class Server(uvicorn.Server):
         """Whether an HTTP response is not complete yet; sockets have no ``cycle``."""
         cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
         return any(cycle is not None and not cycle.response_complete for cycle in cycles)
+
+
+def _without_client_faults(record: logging.LogRecord) -> bool:
+    """Keeps out of the error log what anybody can cause from outside.
+
+    uvicorn takes a handshake that was answered by an HTTP status for one without an answer, and logs a traceback
+    for text that is not UTF-8.
+    """
+    if record.msg.startswith("Invalid UTF-8 sequence"):
+        record.exc_info = None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return record.msg != "ASGI callable returned without completing handshake."
 
 
 def serve(listener: socket.socket, config: uvicorn.Config, *, drain_seconds: float) -> None:

@@ -60,6 +60,8 @@ async def test_a_subprotocol_is_not_chosen(door: Door) -> None:
     ids=["none", "wrong", "basic", "odd", "origin"],
 )
 async def test_handshakes_that_are_refused(server: Server, headers: dict[str, str], status: int, code: str) -> None:
+    logged = len(server.output())
+
     with pytest.raises(InvalidStatus) as caught:
         async with connect(server.socket_url, additional_headers=headers):
             pass
@@ -72,6 +74,7 @@ async def test_handshakes_that_are_refused(server: Server, headers: dict[str, st
     error = json.loads(response.body)["error"]
     assert error["code"] == code
     assert error.keys() == {"message", "type", "param", "code"}
+    assert " ERROR " not in server.output()[logged:]
 
 
 FRAMES = {
@@ -145,6 +148,13 @@ async def test_a_binary_frame_is_told_off_and_closes(door: Door) -> None:
     assert (error["type"], error["status"], error["error"]["code"]) == ("error", 400, "invalid_event")
 
 
+async def test_text_that_is_not_utf8_closes_with_1007(door: Door) -> None:
+    async with door.socket() as socket:
+        await socket.connection.send(b'{"type":"response.create","input":"\xff"}', text=True)
+
+        assert await socket.close_code() == 1007
+
+
 async def test_a_message_as_large_as_the_limit_is_read(door: Door) -> None:
     async with door.socket() as socket:
         frame = {"type": "response.create", "model": "scripted", "input": [], "store": False}
@@ -168,7 +178,7 @@ async def test_a_message_over_the_limit_closes_with_1009(door: Door, size: int) 
 
 
 async def test_steering_is_declined_with_its_input(door: Door) -> None:
-    given = [{"role": "user", "content": "Stop."}]
+    given = [{"type": "message", "role": "user", "content": "Stop."}]
 
     async with door.socket() as socket:
         await socket.send({"type": "response.steer", "previous_response_id": "resp_x", "input": given})
