@@ -1,10 +1,14 @@
 """The two doors say the same; stored chains are found from either."""
 
+import asyncio
+import io
 import json
 import re
 from typing import Any
 
 import pytest
+
+from tests.live import ModelServer, Server
 
 from .grammar import check_turn
 from .raw import Door, Event, calls_in, outputs_for, response_of, sse_events, text_of
@@ -76,6 +80,62 @@ async def test_json_is_the_response_of_the_terminal_event(door: Door, question: 
 
     assert status == 200
     assert without_chance([whole]) == without_chance([by_stream[-1]["response"]])
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=NAMES)
+async def test_the_record_holds_what_the_wire_said(
+    door: Door, server: Server, model_server: ModelServer, model: str, question: dict[str, Any]
+) -> None:
+    async with door.socket() as socket:
+        final = check_turn(await socket.turn(model, **question))
+
+    record = await asyncio.to_thread(server.usage, final["id"])
+    tokens = server.tokens if model == "scripted" else model_server.tokens
+    made = await asyncio.to_thread(tokens.call, final["id"])
+    assert record["status"] == final["status"]
+    assert record["transport"] == "websocket"
+    if final["status"] == "failed":
+        # The engine made it, nobody is billed, and it is noted all the same.
+        assert final["usage"] is None
+        assert record["output_tokens"] == made["output_tokens"] == 30
+        return
+    assert not record["estimated"]
+    usage = final["usage"]
+    assert record["input_tokens"] == usage["input_tokens"] == made["prompt_tokens"]
+    assert record["cached_tokens"] == usage["input_tokens_details"]["cached_tokens"] == made["cached_tokens"]
+    assert record["output_tokens"] == usage["output_tokens"] == made["output_tokens"]
+    assert record["reasoning_tokens"] == usage["output_tokens_details"]["reasoning_tokens"] == made["reasoning_tokens"]
+
+
+async def test_forks_made_at_once_do_not_mix(door: Door, model: str) -> None:
+    """Eight continuations of one stored response, from sockets, lanes and HTTP together."""
+    first = (await door.post(model, input="One."))[1]
+
+    async def by_http(words: str) -> dict[str, Any]:
+        return (await door.post(model, previous_response_id=first["id"], input=words))[1]
+
+    async def by_socket(words: str) -> dict[str, Any]:
+        async with door.socket() as socket:
+            return response_of(await socket.turn(model, previous_response_id=first["id"], input=words))
+
+    words = [f"Fork {number}." for number in range(8)]
+    ways = [by_http, by_socket] * 4
+    forks = await asyncio.gather(*(way(text) for way, text in zip(ways, words, strict=True)))
+
+    assert [text_of(fork) for fork in forks] == [f'You said: "{text}"' for text in words]
+    for fork, text in zip(forks, words, strict=True):
+        further = (await door.post(model, previous_response_id=fork["id"], input="Last."))[1]
+        _, items = await door.get(f"{further['id']}/input_items?order=asc")
+        said = [item["content"][0]["text"] for item in items["data"]]
+        assert said == ["One.", text_of(first), text, text_of(fork), "Last."]
+
+
+async def test_a_body_over_the_limit_is_too_large(door: Door) -> None:
+    text = json.dumps({"model": "scripted", "input": "x" * (16 * 1024 * 1024)})
+    async with door.http() as client, client.post("/v1/responses", data=io.BytesIO(text.encode())) as answer:
+        body = await answer.json()
+
+    assert (answer.status, body["error"]["code"]) == (413, "payload_too_large")
 
 
 async def test_a_refusal_before_the_stream_is_a_status(door: Door) -> None:

@@ -37,6 +37,14 @@ def own(database: Path, model_server: ModelServer) -> Iterator[Server]:
         assert not running.trouble(), running.output()
 
 
+@pytest.fixture(scope="module")
+def second(database: Path, model_server: ModelServer) -> Iterator[Server]:
+    """Another process beside the common server. They share a database, and nothing else."""
+    with Server(directory=database, name="second", engine_url=model_server.url) as running:
+        yield running
+        assert not running.trouble(), running.output()
+
+
 async def test_an_idle_socket_is_told_why_it_closes(short: Server, key: str) -> None:
     async with Door(short, key).socket() as socket:
         code = await socket.close_code()
@@ -79,7 +87,8 @@ async def test_a_turn_that_outlasts_the_grace_is_ended_and_on_record(short: Serv
     assert record["output_tokens"] == short.tokens.call(response_id)["output_tokens"]
 
 
-async def test_a_restart_lets_turns_end_and_finds_chains_again(own: Server, key: str, model: str) -> None:
+async def test_a_restart_lets_turns_end_and_finds_chains_again(own: Server, key: str) -> None:
+    model = "fake-chat"
     door = Door(own, key)
     async with door.socket() as socket, door.socket() as other:
         first = response_of(await socket.turn(model, input="What is the weather in Paris?", tools=[WEATHER]))
@@ -116,10 +125,10 @@ async def test_a_restart_lets_turns_end_and_finds_chains_again(own: Server, key:
 
 
 async def test_another_process_continues_a_stored_chain_only(
-    door: Door, own: Server, key: str, foreign_key: str, model: str
+    door: Door, second: Server, key: str, foreign_key: str, model: str
 ) -> None:
-    """Two servers share a database, and nothing else."""
-    async with door.socket() as socket, Door(own, key).socket() as other, Door(own, foreign_key).socket() as stranger:
+    elsewhere = Door(second, key)
+    async with door.socket() as socket, elsewhere.socket() as other, Door(second, foreign_key).socket() as stranger:
         stored = response_of(await socket.turn(model, input="One."))
         child = response_of(await other.turn(model, previous_response_id=stored["id"], input="Two."))
         grandchild = response_of(await socket.turn(model, previous_response_id=child["id"], input="Three."))
@@ -131,14 +140,14 @@ async def test_another_process_continues_a_stored_chain_only(
             await stranger.refused(model, previous_response_id=stored["id"], input="Two."),
         ]
 
-    _, items = await Door(own, key).get(f"{grandchild['id']}/input_items?order=asc")
+    _, items = await elsewhere.get(f"{grandchild['id']}/input_items?order=asc")
     said = [item["content"][0]["text"] for item in items["data"]]
     assert said == ["One.", text_of(stored), "Two.", text_of(child), "Three."]
     assert [error["error"]["code"] for error in refused] == ["previous_response_not_found"] * 2
 
 
-async def test_what_one_process_deleted_another_does_not_find(door: Door, own: Server, key: str) -> None:
-    other = Door(own, key)
+async def test_what_one_process_deleted_another_does_not_find(door: Door, second: Server, key: str) -> None:
+    other = Door(second, key)
     response_id = (await door.post(input="One."))[1]["id"]
 
     await door.delete(response_id)
