@@ -14,10 +14,12 @@ from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
 
 from responses_ws.conf import app_settings
 from responses_ws.engines.base import Health
 from responses_ws.engines.registry import registry
+from responses_ws.models import Price
 
 PACKAGES = ("responses-ws", "django", "channels", "djangorestframework", "celery", "redis", "uvicorn", "msgspec")
 CONNECT_SECONDS = 5
@@ -171,11 +173,30 @@ def engines() -> Iterator[Finding]:
     if not app_settings.ENGINES:
         yield fault("Engines", "none configured", 'Name one: RESPONSES_WS = {"ENGINES": …, "MODELS": …}')
         return
-    yield from asyncio.run(ask_engines())
+    findings, models = asyncio.run(ask_engines())
+    yield from findings
+    if not models:
+        yield fault("Models", "none is served", "Name one in RESPONSES_WS['MODELS'].")
+        return
+    yield Finding(subject="Models", detail=", ".join(models))
+    yield from prices(models)
 
 
-async def ask_engines() -> list[Finding]:
-    """Ask all engines, one after the other, then close them again."""
+def prices(models: list[str]) -> Iterator[Finding]:
+    """Models that are served for nothing."""
+    try:
+        priced = set(Price.objects.valid_at(timezone.now()).values_list("model", flat=True))
+    except DatabaseError:
+        # Reported above, with its cure.
+        return
+    free = [model for model in models if model not in priced]
+    if free:
+        cure = "Add prices in the admin; what ended before stays at 0."
+        yield Finding(subject="Prices", detail=f"none for {', '.join(free)}: metered, charged 0", cure=cure)
+
+
+async def ask_engines() -> tuple[list[Finding], list[str]]:
+    """Ask all engines, one after the other, then close them again; gives the models that clients may use, too."""
     findings = []
     try:
         for name, options in app_settings.ENGINES.items():
@@ -199,8 +220,4 @@ async def ask_engines() -> list[Finding]:
         models = [name for name, _ in await registry.list_models()]
     finally:
         await registry.aclose_all()
-    if models:
-        findings.append(Finding(subject="Models", detail=", ".join(models)))
-    else:
-        findings.append(fault("Models", "none is served", "Name one in RESPONSES_WS['MODELS']."))
-    return findings
+    return findings, models
