@@ -2,7 +2,8 @@
 
 E001 an unknown or invalid setting · E002 a channel layer that drops idle sockets · E003 connections kept open per
 thread · E004 an in-process broker in production · E005 a dotted path that does not lead to the right class ·
-W001 tasks that are delivered twice while they run · W002 nothing bills what no kick reached · W004 no ASGI.
+W001 tasks that are delivered twice while they run · W002 nothing bills what no kick reached · W004 no ASGI ·
+W007 bodies that touch the disk.
 """
 
 import dataclasses
@@ -230,5 +231,22 @@ def check_asgi(**_kwargs: Any) -> list[CheckMessage]:
             "ASGI_APPLICATION is not set: under WSGI there is no WebSocket mode, and a stream holds a thread.",
             hint="Write an asgi.py with responses_ws.routing, and serve it with manage.py responses_ws_serve.",
             id="responses_ws.W004",
+        )
+    ]
+
+
+@register(deploy=True)
+def check_upload_size(**_kwargs: Any) -> list[CheckMessage]:
+    """W007: Django's ASGI handler writes larger bodies to a temporary file before any view runs."""
+    limit = section("LIMITS").get("max_frame_bytes", Limits().max_frame_bytes)
+    # A limit that is no number is E001's.
+    if not isinstance(limit, int) or limit < settings.FILE_UPLOAD_MAX_MEMORY_SIZE:
+        return []
+    return [
+        Warning(
+            f"Request bodies above {settings.FILE_UPLOAD_MAX_MEMORY_SIZE} bytes are written to a temporary file, "
+            "those with store: false too.",
+            hint=f"Set FILE_UPLOAD_MAX_MEMORY_SIZE above {limit} (the limit max_frame_bytes).",
+            id="responses_ws.W007",
         )
     ]

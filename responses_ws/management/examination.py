@@ -43,6 +43,11 @@ def examine() -> Iterator[Finding]:
     yield from versions()
     yield from settings_findings()
     yield from database()
+    try:
+        _ = app_settings.limits
+    except (msgspec.ValidationError, TypeError):
+        # Named above; what follows cannot be read without them.
+        return
     yield from redis_server()
     yield from broker()
     yield from engines()

@@ -193,3 +193,18 @@ def test_a_project_without_asgi_is_named(settings: Any) -> None:
 
     assert well == []
     assert [name for name, _ in under_wsgi] == ["W004"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "in_memory", "ids"),
+    [
+        pytest.param(1000, 1001, [], id="all in memory"),
+        pytest.param(1000, 1000, ["W007"], id="the largest on disk"),
+        pytest.param("many", 1, [], id="E001 is enough"),
+    ],
+)
+def test_bodies_that_touch_the_disk_are_named(settings: Any, limit: Any, in_memory: int, ids: list[str]) -> None:
+    settings.RESPONSES_WS = {"LIMITS": {"max_frame_bytes": limit}}
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = in_memory
+
+    assert [name for name, _ in found(checks.check_upload_size())] == ids

@@ -75,3 +75,17 @@ def test_the_doctor_names_the_cure(project: tuple[FreshProject, str], tmp_path: 
 
     assert "FAULT  Redis" in str(failure.value)
     assert "cure: Start Redis" in str(failure.value)
+
+
+def test_the_doctor_survives_settings_that_cannot_be_read(project: tuple[FreshProject, str]) -> None:
+    fresh, _ = project
+    broken = FreshProject(fresh.directory)
+    settings = 'from house.settings import *\nRESPONSES_WS = {**RESPONSES_WS, "LIMITS": {"max_items": "many"}}\n'
+    (fresh.directory / "house" / "unreadable.py").write_text(settings)
+    broken.environment["DJANGO_SETTINGS_MODULE"] = "house.unreadable"
+
+    with pytest.raises(RuntimeError) as failure:
+        broken.run("manage.py", "responses_ws_doctor")
+
+    assert "FAULT  Settings responses_ws.E001: RESPONSES_WS['LIMITS']['max_items'] is invalid" in str(failure.value)
+    assert "Traceback" not in str(failure.value)
