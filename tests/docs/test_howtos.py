@@ -1,10 +1,14 @@
 """The how-tos, followed to the letter: their blocks make a project, and the project does what they say."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import AuthenticationError, NotFoundError, OpenAI
 
+from responses_ws import checks
+from responses_ws.engines.registry import registry
 from tests.project.fresh_project import FreshProject, free_port
 
 from .pages import DOCS, blocks_of
@@ -100,3 +104,28 @@ def test_the_accounts_of_the_howto_own_what_they_store(tmp_path: Path) -> None:
                 client.with_options(api_key="nobody").models.list()
 
     assert found.output_text == 'You said: "Hello"'
+
+
+def settings_in(howto: str) -> list[dict[str, Any]]:
+    """The ``RESPONSES_WS`` dicts that a how-to shows whole."""
+    texts = [block.text for block in blocks_of(DOCS / "howto" / f"{howto}.md") if block.language == "python"]
+    found = []
+    for text in texts:
+        if re.search(r"^RESPONSES_WS = ", text, re.MULTILINE):
+            names: dict[str, Any] = {}
+            exec(text, names)
+            found.append(names["RESPONSES_WS"])
+    return found
+
+
+@pytest.mark.parametrize("howto", ["engines", "production"])
+def test_the_settings_shown_are_accepted(howto: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROVIDER_KEY", "sk-provider")
+
+    shown = settings_in(howto)
+
+    assert shown
+    for given in shown:
+        settings.RESPONSES_WS = given
+        assert checks.check_settings() + checks.check_dotted_paths() == []
+        assert [registry.engine(name).name for name in given["ENGINES"]] == list(given["ENGINES"])
