@@ -39,6 +39,7 @@ class FreshProject:
     def __init__(self, directory: Path, python: str = sys.executable) -> None:
         self.directory = directory
         self.python = python
+        self.server: subprocess.Popen[bytes] | None = None
         # Not ours: a project finds the app where pip put it.
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("DJANGO")}
 
@@ -72,6 +73,7 @@ class FreshProject:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.server = process
         try:
             url = f"http://127.0.0.1:{port}/v1"
             wait_for(url, process, log)
@@ -105,3 +107,16 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .fresh_project import free_port
+from .fresh_project import children, free_port, is_gone
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 90.0
@@ -88,19 +88,6 @@ def running(var: Path, *options: str) -> Iterator[Demo]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
-    return [int(line) for line in found.stdout.split()]
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 @pytest.mark.conformance

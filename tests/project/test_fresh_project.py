@@ -1,11 +1,16 @@
 """The app in someone else's project, set up by the README's five lines."""
 
+import os
+import signal
+import socket
 from pathlib import Path
 
 import pytest
 from openai import AuthenticationError, OpenAI
 
-from .fresh_project import FreshProject, free_port
+from tests.live import until
+
+from .fresh_project import FreshProject, children, free_port, is_gone
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,39 @@ def test_a_fresh_project_serves_turns_over_http_and_websocket(
     assert first.output_text == 'You said: "Hello"'
     assert second.output_text == 'You said: "And again"'
     assert second.previous_response_id == first.id
+
+
+@pytest.mark.conformance
+def test_several_workers_share_a_port_and_one_that_dies_is_replaced(project: tuple[FreshProject, str]) -> None:
+    fresh, key = project
+    port = free_port()
+
+    with fresh.serving("manage.py", "responses_ws_serve", "--workers", "2", "--port", str(port), port=port) as url:
+        assert fresh.server is not None
+        before = children(fresh.server.pid)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: before[0] not in (now := children(fresh.server.pid)) and len(now) == 2, "another worker")
+        with OpenAI(base_url=url, api_key=key) as client:
+            answers = [client.responses.create(model="scripted", input="Hello").output_text for _ in range(4)]
+        workers = children(fresh.server.pid)
+        fresh.server.terminate()
+        code = fresh.server.wait(15)
+
+    assert answers == ['You said: "Hello"'] * 4
+    assert code == 0
+    assert [pid for pid in workers if not is_gone(pid)] == []
+
+
+def test_a_port_that_is_taken_is_named_by_the_server(project: tuple[FreshProject, str]) -> None:
+    fresh, _ = project
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(RuntimeError) as failure:
+            fresh.run("manage.py", "responses_ws_serve", "--port", str(port))
+
+    assert f"Port {port} is taken; --port names another." in str(failure.value)
+    assert "Traceback" not in str(failure.value)
 
 
 def test_a_fresh_project_passes_its_checks(project: tuple[FreshProject, str]) -> None:
