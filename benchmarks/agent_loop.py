@@ -9,6 +9,7 @@ import gc
 import itertools
 import json
 import os
+import signal
 import sys
 import sysconfig
 import time
@@ -152,4 +153,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Leave through the context managers: they end the processes that were started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())
