@@ -31,6 +31,15 @@ def server(database: Path, model_server: ModelServer) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def second(database: Path, model_server: ModelServer) -> Iterator[Server]:
+    """Another process, impatient with its engines. It shares a database with the first, and nothing else."""
+    limits = {"engine_first_delta_seconds": 0.5, "engine_next_delta_seconds": 0.5}
+    with Server(directory=database, name="second", engine_url=model_server.url, limits=limits) as running:
+        yield running
+        assert not running.trouble(), running.output()
+
+
+@pytest.fixture(scope="session")
 def key(database: Path) -> str:
     return Server(directory=database, name="createkey").create_key("conformance")
 

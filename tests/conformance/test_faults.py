@@ -1,13 +1,11 @@
 """Model servers that go wrong: the client gets one end per turn, and its socket goes on."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.fakes.faults import FAULTS
-from tests.live import ModelServer, Server
+from tests.live import Server
 
 from .grammar import check_turn
 from .raw import Door
@@ -23,18 +21,9 @@ REFUSED = {
 GOOD = ("interleaved", "no-usage")
 
 
-@pytest.fixture(scope="module")
-def impatient(database: Path, model_server: ModelServer) -> Iterator[Server]:
-    """A server that waits half a second for its engines, not minutes."""
-    limits = {"engine_first_delta_seconds": 0.5, "engine_next_delta_seconds": 0.5}
-    with Server(directory=database, name="impatient", engine_url=model_server.url, limits=limits) as running:
-        yield running
-        assert not running.trouble(), running.output()
-
-
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_turn_has_one_end_whatever_the_engine_does(impatient: Server, key: str, fault: str) -> None:
-    async with Door(impatient, key).socket() as socket:
+async def test_a_turn_has_one_end_whatever_the_engine_does(second: Server, key: str, fault: str) -> None:
+    async with Door(second, key).socket() as socket:
         events = await socket.turn(f"fault:{fault}", input="hello", store=False)
         after = await socket.turn(input="hello", store=False)
 
@@ -47,21 +36,21 @@ async def test_a_turn_has_one_end_whatever_the_engine_does(impatient: Server, ke
         return
     final = check_turn(events)
     assert fault not in REFUSED
-    record = await asyncio.to_thread(impatient.usage, final["id"])
+    record = await asyncio.to_thread(second.usage, final["id"])
     assert record["status"] == final["status"] == ("completed" if fault in GOOD else "failed")
 
 
-async def test_a_slow_engine_does_not_hold_back_the_beginning(impatient: Server, key: str) -> None:
-    async with Door(impatient, key).socket() as socket:
+async def test_a_slow_engine_does_not_hold_back_the_beginning(second: Server, key: str) -> None:
+    async with Door(second, key).socket() as socket:
         events = await socket.turn("fault:slow-head", input="hello", store=False)
 
     assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.failed"]
 
 
-async def test_retry_hints_are_handed_on(impatient: Server, key: str) -> None:
-    async with Door(impatient, key).socket() as socket:
+async def test_retry_hints_are_handed_on(second: Server, key: str) -> None:
+    async with Door(second, key).socket() as socket:
         refused = await socket.refused("fault:rate-limited", input="hello", store=False)
-    async with Door(impatient, key).http() as client:
+    async with Door(second, key).http() as client:
         body = {"model": "fault:overloaded", "input": "hello", "stream": True}
         async with client.post("/v1/responses", json=body) as answer:
             await answer.read()
