@@ -7,18 +7,18 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 django_application = get_asgi_application()
 
-from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from channels.routing import ProtocolTypeRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from responses_ws.lifespan import lifespan  # noqa: E402
-from responses_ws.routing import websocket_urlpatterns  # noqa: E402
+from responses_ws.routing import websocket_application  # noqa: E402
 
 from .static import serve_static  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
         "http": serve_static(django_application, root=settings.STATIC_ROOT, prefix=settings.STATIC_URL),
-        "websocket": URLRouter(websocket_urlpatterns),
+        "websocket": websocket_application,
         "lifespan": lifespan,
     }
 )

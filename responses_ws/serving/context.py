@@ -56,12 +56,13 @@ class Context(msgspec.Struct, kw_only=True):
     def chat_request(self, response_id: str) -> ChatRequest:
         """The one call to the engine, in its words."""
         request = self.asked.request
+        tools = _offered(self.tools, request.tool_choice)
         return ChatRequest(
             request_id=response_id,
             model=self.route.upstream,
             prompt=self.prompt.with_instructions(request.instructions),
-            tools=self.tools.encoded,
-            tool_choice=_tool_choice(request.tool_choice, self.tools),
+            tools=tools,
+            tool_choice=None if tools is None else _tool_choice(request.tool_choice),
             parallel_tool_calls=request.parallel_tool_calls,
             max_output_tokens=request.max_output_tokens,
             temperature=request.temperature,
@@ -176,10 +177,22 @@ async def _link_from(stored: StoredChain, project_id: int) -> Link:
     )
 
 
-def _tool_choice(choice: str | JsonObject | None, tools: ToolSet) -> str | JsonObject | None:
-    """Chat-completions form of the tool choice; None where there is nothing to choose from."""
-    if tools.encoded is None:
-        return None
+def _offered(tools: ToolSet, choice: str | JsonObject | None) -> bytes | None:
+    """The tools that the engine is told of. What it may not call it is not offered.
+
+    Source: the Open Responses specification: a call outside of ``allowed_tools`` must not come out.
+    """
+    if tools.encoded is None or not isinstance(choice, dict) or choice["type"] != "allowed_tools":
+        return tools.encoded
+    allowed = {
+        flat_name(tool.get("namespace"), tool["name"]) for tool in choice["tools"] if isinstance(tool.get("name"), str)
+    }
+    offered = [tool for tool in msgspec.json.decode(tools.encoded) if tool["function"]["name"] in allowed]
+    return msgspec.json.encode(offered) if offered else None
+
+
+def _tool_choice(choice: str | JsonObject | None) -> str | JsonObject | None:
+    """Chat-completions form of the tool choice."""
     if isinstance(choice, dict):
         if choice["type"] in ("function", "custom"):
             name = flat_name(choice.get("namespace"), choice["name"])

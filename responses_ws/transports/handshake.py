@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.protocol.errors import ApiError, PermissionDenied, websocket_error
+from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, websocket_error
 from responses_ws.runtime.ids import new_id
 
 from .authentication import authenticator, scope_headers
@@ -43,6 +43,16 @@ def _check_origin(headers: dict[str, str]) -> None:
     origin = headers.get("origin")
     if origin is not None and origin not in app_settings.ALLOWED_ORIGINS:
         raise PermissionDenied("This origin may not open a socket here.", code="origin_not_allowed")
+
+
+async def no_such_path(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """ASGI application for every other path: 404.
+
+    Where no route matches, Channels raises: anybody who mistypes a base URL would get a 500 and leave a traceback.
+    """
+    await _refuse(
+        NotFound("There is no WebSocket at this path. The Responses API is at /v1/responses."), scope, receive, send
+    )
 
 
 async def _refuse(error: ApiError, scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -100,6 +100,27 @@ async def test_a_tool_is_called(door: Door, model: str) -> None:
     check_strictly(response)
 
 
+@pytest.mark.parametrize("mode", ["required", "auto"])
+async def test_only_allowed_tools_are_called(door: Door, model: str, mode: str) -> None:
+    time = {**TOOL, "name": "get_time", "description": "The time in a city."}
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "get_time"}]}
+
+    _, response = await door.post(model, input="The weather in Paris?", tools=[TOOL, time], tool_choice=choice)
+
+    assert [call["name"] for call in calls_in(response)] == ["get_time"]
+    assert response["tool_choice"] == choice
+    assert [tool["name"] for tool in response["tools"]] == ["get_weather", "get_time"]
+
+
+async def test_no_tool_is_called_where_none_is_allowed(door: Door, model: str) -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": []}
+
+    _, response = await door.post(model, input="The weather in Paris?", tools=[TOOL], tool_choice=choice)
+
+    assert calls_in(response) == []
+    assert response["status"] == "completed"
+
+
 async def test_a_stream_names_its_events_and_ends_with_done(door: Door, model: str) -> None:
     async with door.http() as client:
         body = {"model": model, "input": [said("user", "Count from 1 to 5.")], "stream": True}

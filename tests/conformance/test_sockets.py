@@ -77,6 +77,21 @@ async def test_handshakes_that_are_refused(server: Server, headers: dict[str, st
     assert " ERROR " not in server.output()[logged:]
 
 
+@pytest.mark.parametrize("path", ["/x", "//", "/../models"])
+async def test_other_paths_are_not_found(door: Door, server: Server, path: str) -> None:
+    logged = len(server.output())
+
+    with pytest.raises(InvalidStatus) as caught:
+        async with door.socket(path=path):
+            pass
+
+    response = caught.value.response
+    assert response.status_code == 404
+    assert response.body is not None
+    assert json.loads(response.body)["error"]["code"] == "not_found"
+    assert " ERROR " not in server.output()[logged:]
+
+
 FRAMES = {
     "empty": ("", "invalid_json"),
     "text": ("hello", "invalid_json"),
