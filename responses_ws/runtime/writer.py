@@ -62,6 +62,9 @@ class GroupWriter:
                 batch, self._queue = self._queue, []
                 if not batch:
                     break
+            for _write, future in batch:
+                # From here on nobody can cancel it, which would make setting its result an error of this thread.
+                future.set_running_or_notify_cancel()
             if not self._commit(batch) and len(batch) > 1:
                 for entry in batch:
                     self._commit([entry], last_try=True)
@@ -81,7 +84,8 @@ class GroupWriter:
                 return False
             if not isinstance(exc, Error):
                 logger.exception("A queued write failed")
-            batch[0][1].set_exception(exc)
+            if not batch[0][1].cancelled():
+                batch[0][1].set_exception(exc)
             return True
         for (_write, future), result in zip(batch, results, strict=True):
             if not future.cancelled():

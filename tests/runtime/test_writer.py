@@ -3,7 +3,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from responses_ws.models import Organization
 from responses_ws.runtime.writer import GroupWriter
@@ -96,3 +96,40 @@ async def test_a_cancelled_wait_does_not_lose_the_write(group_writer: GroupWrite
     await group_writer.write(lambda: None)
 
     assert future.result(10).name == "kept"
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["written", "failed"])
+def test_the_writer_outlives_a_wait_that_was_cancelled(group_writer: GroupWriter, fails: bool) -> None:
+    """A result was set on the cancelled future: the thread died of it, and every later write waited for ever."""
+    wrote: list[str] = []
+
+    def write() -> None:
+        wrote.append("it")
+        if fails:
+            raise DatabaseError("no")
+
+    go_on, _ = held_up(group_writer)
+    cancelled = group_writer.submit(write)
+    assert cancelled.cancel()
+    go_on.set()
+    after = group_writer.submit(lambda: "later").result(10)
+
+    assert wrote
+    assert after == "later"
+
+
+def test_a_wait_cannot_be_cancelled_under_the_writer(group_writer: GroupWriter) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write() -> str:
+        begun.set()
+        go_on.wait(10)
+        return "written"
+
+    future = group_writer.submit(write)
+    begun.wait(10)
+    was_cancelled = future.cancel()
+    go_on.set()
+
+    assert not was_cancelled
+    assert future.result(10) == "written"

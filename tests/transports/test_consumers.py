@@ -164,6 +164,7 @@ async def test_a_turn_beyond_the_grace_is_cut_off_loudly(api_key: ApiKey, settin
         events = [await socket.receive()]
         while events[-1]["type"] != "websocket.close":
             events.append(await socket.receive())
+    await background.settle()
 
     assert events[-1]["code"] == 1011
 
