@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from responses_ws.conf import app_settings
 from responses_ws.models import UsageRecord
+from responses_ws.protocol.errors import PreviousResponseNotFound
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
 from responses_ws.runtime import background, dbpool, sql
@@ -104,6 +105,9 @@ class Record:
     async def close(self, *, status: str, usage: Usage, reason: str = "", stored: Stored | None = None) -> Place | None:
         """Make the end durable, and the response with it. Returns where a stored response now ends.
 
+        Raises:
+            PreviousResponseNotFound: its parent has been deleted meanwhile; the record is closed as failed.
+
         Shielded: a second cancellation, as at shutdown, must not lose it. Billing is kicked, never waited for.
         """
         assert not self.is_closed, "a record is closed once"
@@ -123,10 +127,12 @@ class Record:
             "first_token_ms": self.first_token_ms,
             "duration_ms": duration_ms,
         }
-        place: Place | None = await writer.write(lambda: self._write_end(fields, stored, now))
+        place = await writer.write(lambda: self._write_end(fields, stored, now))
         dispatcher.kick()
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, status, usage))
+        if stored is not None and place is None:
+            raise PreviousResponseNotFound(stored.response["previous_response_id"])
         if stored is not None and place is not None and app_settings.REDIS_URL:
             background.spawn(
                 redis_store.save(self._principal.project_id, stored.response, place, stored.items, stored.input_end)
@@ -145,13 +151,16 @@ class Record:
 
     def _write_end(self, fields: dict[str, Any], stored: Stored | None, now: datetime) -> Place | None:
         """In the writer's thread."""
+        is_orphan = stored is not None and stored.parent is not None and not rows.exists(stored.parent)
+        if is_orphan:
+            fields = {**fields, "status": UsageRecord.Status.FAILED, "reason": "previous_response_not_found"}
         where = {"response_id": self.response_id, "status": UsageRecord.Status.IN_PROGRESS}
         if not sql.update(UsageRecord, fields, where):
             if UsageRecord.objects.filter(response_id=self.response_id).exists():
                 raise LeaseLost(self.response_id)
             # Its opening failed, or was never tried: the row is written whole.
             sql.insert(UsageRecord, [{**self._row, **fields}])
-        if stored is None:
+        if stored is None or is_orphan:
             return None
         return rows.save(
             project_id=self._principal.project_id,

@@ -50,7 +50,3 @@ class ResponseStore(ABC):
     @abstractmethod
     async def load(self, project_id: int, response_id: str) -> StoredChain | None:
         """The response and its context, in a number of round trips that does not depend on its length."""
-
-    @abstractmethod
-    async def forget(self, project_id: int, response_ids: set[str]) -> None:
-        """These responses were deleted."""

@@ -11,6 +11,3 @@ class DatabaseStore(ResponseStore):
 
     async def load(self, project_id: int, response_id: str) -> StoredChain | None:
         return await dbpool.run(rows.load, project_id, response_id)
-
-    async def forget(self, project_id: int, response_ids: set[str]) -> None:
-        """Nothing to do: the rows are already tombstoned."""

@@ -1,6 +1,6 @@
 """Redis: stored chains shared between workers. A cache: every fault and every gap is a miss."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -81,10 +81,20 @@ class RedisStore(ResponseStore):
         pipeline.set(_response_key(project_id, response["id"]), head, ex=seconds)
         await redis.attempt(pipeline.execute())
 
-    async def forget(self, project_id: int, response_ids: set[str]) -> None:
+    async def forget(self, project_id: int, response_ids: set[str], chains: Mapping[UUID, int]) -> None:
+        """These responses were deleted; of each chain so many items are left."""
         client = redis.client()
-        if client is not None and response_ids:
-            await redis.attempt(client.delete(*(_response_key(project_id, name) for name in response_ids)))
+        if client is None:
+            return
+        pipeline = client.pipeline(transaction=False)
+        for response_id in response_ids:
+            pipeline.delete(_response_key(project_id, response_id))
+        for chain_id, left in chains.items():
+            if left:
+                pipeline.ltrim(_chain_key(project_id, chain_id), 0, left - 1)
+            else:
+                pipeline.delete(_chain_key(project_id, chain_id))
+        await redis.attempt(pipeline.execute())
 
 
 def _response_key(project_id: int, response_id: str) -> str:

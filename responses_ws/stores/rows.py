@@ -80,6 +80,22 @@ def save(
     return place
 
 
+def exists(place: Place) -> bool:
+    """Whether the context that ends here is still there: a deletion takes its last item first of all."""
+    for chain_id, start, stop in reversed(place.ranges):
+        if stop > start:
+            return StoredItem.objects.filter(chain_id=chain_id, position=stop - 1).exists()
+    return True
+
+
+class Deleted(msgspec.Struct):
+    """What a deletion took."""
+
+    response_ids: set[str]
+    chains: dict[UUID, int]
+    """How many items are left of each chain, from its own first one on."""
+
+
 def load(project_id: int, response_id: str) -> StoredChain | None:
     """The response and its context: two queries, whatever the length."""
     found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
@@ -98,24 +114,34 @@ def load(project_id: int, response_id: str) -> StoredChain | None:
     return StoredChain(response, items, found.input_end, place)
 
 
-def delete(project_id: int, response_id: str) -> set[str]:
-    """Tombstone a response and everything continued from it; their items are gone. Returns the ids."""
+def delete(project_id: int, response_id: str) -> Deleted | None:
+    """Tombstone a response and everything continued from it; their items are gone. None where there is no such."""
     found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
     if found is None:
-        return set()
+        return None
     start = _start_of(found)
     doomed = Q(chain_id=found.chain_id, end__gte=found.end)
-    chains = [found.chain_id]
+    chains = {found.chain_id: start - _past_of(found.chain)}
     for chain in Chain.objects.filter(root=found.chain.root).exclude(id=found.chain_id):
         if any(UUID(ancestor) == found.chain_id and cut >= found.end for ancestor, cut in chain.path):
-            chains.append(chain.id)
+            chains[chain.id] = 0
             doomed |= Q(chain_id=chain.id)
     responses = StoredResponse.objects.filter(doomed, project_id=project_id)
     ids = set(responses.values_list("id", flat=True))
     responses.update(deleted_at=timezone.now(), body="{}")
     StoredItem.objects.filter(chain_id=found.chain_id, position__gte=start).delete()
-    StoredItem.objects.filter(chain_id__in=chains[1:]).delete()
-    return ids
+    StoredItem.objects.filter(chain_id__in=[chain_id for chain_id in chains if chain_id != found.chain_id]).delete()
+    # A length that no parent's end equals: whoever still holds the deleted past can only fork, and is refused there.
+    Chain.objects.filter(id__in=chains).update(length=_NO_LENGTH)
+    return Deleted(ids, chains)
+
+
+_NO_LENGTH = 2**31 - 1
+
+
+def _past_of(chain: Chain) -> int:
+    """Items of a chain's past, which are not its own."""
+    return int(chain.path[-1][1]) if chain.path else 0
 
 
 def _start_of(response: StoredResponse) -> int:
@@ -124,7 +150,7 @@ def _start_of(response: StoredResponse) -> int:
     earlier = before.values_list("end", flat=True).first()
     if earlier is not None:
         return int(earlier)
-    return int(response.chain.path[-1][1]) if response.chain.path else 0
+    return _past_of(response.chain)
 
 
 def _place_of(found: StoredResponse) -> Place:

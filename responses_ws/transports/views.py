@@ -105,14 +105,14 @@ class ResponseView(ApiView):
 
     async def _delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
         project_id = (await _principal(request)).project_id
-        deleted: set[str] = set()
+        deleted = None
         if is_well_formed(response_id):
             deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
-        if not deleted:
+        if deleted is None:
             raise _response_not_found(response_id)
-        hot_tier.forget(project_id, deleted)
-        connections.forget_responses(project_id, deleted)
-        await redis_store.forget(project_id, deleted)
+        hot_tier.forget(project_id, deleted.response_ids)
+        connections.forget_responses(project_id, deleted.response_ids)
+        await redis_store.forget(project_id, deleted.response_ids, deleted.chains)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
 

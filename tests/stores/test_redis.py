@@ -102,9 +102,19 @@ async def test_a_strange_value_is_a_miss(store: RedisStore, value: bytes) -> Non
 async def test_a_forgotten_response_is_gone(store: RedisStore) -> None:
     await save(store, "root", ROOT, "ab")
 
-    await store.forget(1, {"root"})
+    await store.forget(1, {"root"}, {A: 0})
 
     assert await letters(store, "root") is None
+    assert await redis.client().dbsize() == 0
+
+
+async def test_of_a_chain_whose_end_was_deleted_the_beginning_stays(store: RedisStore) -> None:
+    await save(store, "root", ROOT, "ab")
+    await save(store, "tip", TIP, "cd")
+
+    await store.forget(1, {"tip"}, {A: 2})
+
+    assert (await letters(store, "root"), await letters(store, "tip")) == ("ab", None)
 
 
 async def test_a_dead_redis_is_a_miss(store: RedisStore, settings: Any) -> None:

@@ -99,12 +99,14 @@ def test_deleting_takes_everything_continued_from_it(project: Project) -> None:
 
     deleted = rows.delete(project.pk, "resp_middle")
 
-    assert deleted == {"resp_middle", "resp_end", "resp_fork of middle"}
+    assert deleted is not None
+    assert deleted.response_ids == {"resp_middle", "resp_end", "resp_fork of middle"}
+    assert sorted(deleted.chains.values()) == [0, 2] and deleted.chains[root.chain_id] == 2
     assert letters(project, "root") == "ab"
     assert letters(project, "fork of root") == "abij"
     assert letters(project, "middle") is letters(project, "end") is letters(project, "fork of middle") is None
     assert sorted(StoredItem.objects.values_list("item_id", flat=True)) == ["msg_a", "msg_b", "msg_i", "msg_j"]
-    assert not StoredResponse.objects.filter(id__in=deleted).exclude(body="{}").exists()
+    assert not StoredResponse.objects.filter(id__in=deleted.response_ids).exclude(body="{}").exists()
 
 
 def test_a_parent_can_be_continued_after_its_child_was_deleted(project: Project) -> None:
@@ -117,9 +119,18 @@ def test_a_parent_can_be_continued_after_its_child_was_deleted(project: Project)
     assert letters(project, "again") == "abef"
 
 
+def test_what_was_deleted_is_known_to_be_gone(project: Project) -> None:
+    root = save(project, "root", None, "ab", input_end=1)
+    middle = save(project, "middle", root, "cd", input_end=3)
+    fork = save(project, "fork", root, "ef", input_end=3)
+    rows.delete(project.pk, "resp_middle")
+
+    assert rows.exists(root) and rows.exists(fork) and not rows.exists(middle)
+
+
 def test_nobody_deletes_another_project_s_response(project: Project) -> None:
     other = Project.objects.create(organization=project.organization, name="other")
     save(project, "mine", None, "ab", input_end=1)
 
-    assert rows.delete(other.pk, "resp_mine") == set()
+    assert rows.delete(other.pk, "resp_mine") is None
     assert letters(project, "mine") == "ab"
