@@ -4,6 +4,7 @@ A server that does not speak lifespan (daphne) works too: engines then start at 
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -35,6 +36,9 @@ async def lifespan(
         return
     # Not awaited: a model may take a while to load, and requests for others should not wait for it.
     starting = [asyncio.create_task(start(engine)) for engine in engines]
+    # Everything imported so far lives as long as the process: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
     await send({"type": "lifespan.startup.complete"})
     await receive()
     for task in starting:

@@ -8,6 +8,9 @@ import logging
 import threading
 
 from celery import current_app
+from celery.signals import worker_ready, worker_shutdown
+
+from responses_ws.conf import app_settings
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +28,16 @@ class Dispatcher:
 
     def kick(self) -> None:
         """There is work for ``responses_ws.bill_batch``. Returns at once; safe from any thread."""
+        if not self._is_heard():
+            return
         self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="responses_ws-dispatcher", daemon=True)
             self._thread.start()
+
+    def _is_heard(self) -> bool:
+        """A broker in this process's own memory keeps every message until a worker of this process reads it."""
+        return _worker_is_here.is_set() or not str(current_app.conf.broker_url or "").startswith("memory:")
 
     def stop(self) -> None:
         self._stopping.set()
@@ -42,13 +51,27 @@ class Dispatcher:
                 return
             self._wanted.clear()
             try:
-                current_app.send_task("responses_ws.bill_batch", retry=False, ignore_result=True)
+                queue = app_settings.BILLING_QUEUE
+                current_app.send_task("responses_ws.bill_batch", queue=queue, retry=False, ignore_result=True)
                 was_down = False
             except Exception as exc:
                 if not was_down:
                     logger.warning("The broker cannot be reached, billing waits for beat: %s", type(exc).__name__)
                 was_down = True
             self._stopping.wait(_MIN_SECONDS_BETWEEN)
+
+
+_worker_is_here = threading.Event()
+
+
+@worker_ready.connect
+def _note_worker(**_kwargs: object) -> None:
+    _worker_is_here.set()
+
+
+@worker_shutdown.connect
+def _note_its_end(**_kwargs: object) -> None:
+    _worker_is_here.clear()
 
 
 dispatcher = Dispatcher()
