@@ -110,6 +110,7 @@ class ResponsesCommunicator:
 
     async def send(self, event: Mapping[str, Any] | str | bytes) -> None:
         """Send an event, or a frame as it is."""
+        assert self.refusal is None, f"the handshake was refused: {self.refusal}"
         if isinstance(event, bytes):
             await self._application.send_input({"type": "websocket.receive", "bytes": event})
             return

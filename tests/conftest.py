@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 
@@ -15,6 +16,10 @@ from responses_ws.runtime import dbpool
 from responses_ws.runtime.writer import writer
 from responses_ws.serving.admission import Principal
 from responses_ws.stores.memory import hot_tier
+
+# On a busy machine any example may be slow.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

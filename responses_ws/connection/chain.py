@@ -27,6 +27,8 @@ class Link(msgspec.Struct, kw_only=True):
     """Items below this position were the context; the rest is output."""
     open_calls: Mapping[str, str]
     """Calls of this response that wait for their outputs: ``{call_id: name}``."""
+    kept_input: list[Item] = msgspec.field(default_factory=list)
+    """Steers that wait for the next explicit create that continues this response."""
     prompt: Any = None
     """The context as the engine takes it, append-only."""
     tools: Any = None

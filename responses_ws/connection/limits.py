@@ -24,8 +24,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Tools in one request, those inside namespaces included."""
     created_seconds: float = 0.05
     """``response.created`` goes out after this, even if the engine has not accepted the call yet."""
-    engine_connect_seconds: float = 5.0
-    """To open a connection to an engine."""
+    keep_alive_seconds: float = 25.0
+    """Silence after which ``response.in_progress`` is repeated. Codex gives up after 300 s without an event, other
+    clients and proxies sooner; pings do not count."""
+    append_seconds: float = 900.0
+    """How long a response of the one-long-response mode waits for the outputs it asked for."""
     engine_first_delta_seconds: float = 600.0
     """From the call to the engine's first delta."""
     engine_next_delta_seconds: float = 60.0

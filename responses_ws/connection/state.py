@@ -1,20 +1,38 @@
 """One WebSocket connection: told what happened, answers with commands."""
 
-from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate, ResponseSteer, decode_frame
+from collections import OrderedDict
+
+from responses_ws.protocol.client_events import (
+    InvalidCreate,
+    ResponseAppend,
+    ResponseCreate,
+    ResponseSteer,
+    decode_frame,
+)
 from responses_ws.protocol.errors import ApiError, InvalidRequest, websocket_error
 from responses_ws.protocol.server_events import SteerFailed, encode
+from responses_ws.protocol.steering import Steer, steer_error
 
 from .chain import Chains
-from .commands import Close, Command, Send, StartTurn
+from .commands import Append, Close, Command, Send, StartTurn, Tell
 from .lanes import Lanes
 from .limits import Limits
+
+_REMEMBERED = 1000
+"""Ids of ended responses, to tell a steer that came too late from one that names nothing."""
 
 
 class Connection:
     """The rules of one socket. Times are seconds of a monotonic clock, given by the caller."""
 
-    def __init__(self, limits: Limits, *, opened_at: float) -> None:
+    def __init__(self, limits: Limits, *, opened_at: float, may_append: bool = False) -> None:
         self.chains = Chains()
+        self.may_append = may_append
+        """The client has opted in to responses that wait for appended outputs."""
+        self._running: dict[str, str | None] = {}
+        """Lanes by the id of the response that runs on them."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Ids of responses that have ended here, as far as they are remembered."""
         self._limits = limits
         self._lanes = Lanes(limits)
         self._closes_at = opened_at + limits.connection_seconds
@@ -35,14 +53,29 @@ class Connection:
         if isinstance(event, ResponseCreate | InvalidCreate):
             return self._create(event, now)
         if isinstance(event, ResponseSteer):
-            return [Send(_steer_refused(event))]
+            return [self._steer(event)]
+        if isinstance(event, ResponseAppend):
+            return [self._append(event)]
         # response.processed expects no answer.
         return []
 
     def turn_ended(self, lane: str | None, *, now: float) -> list[Command]:
         """The turn that was started on ``lane`` is over, whatever its end."""
+        for response_id in [name for name, running_on in self._running.items() if running_on == lane]:
+            self.response_ended(response_id)
         self._lanes.ended(lane)
         return self._go_on(now)
+
+    def response_began(self, lane: str | None, response_id: str) -> None:
+        """A turn has told its client this id."""
+        self._running[response_id] = lane
+
+    def response_ended(self, response_id: str) -> None:
+        """Its terminal event goes out now; the turn may go on with a successor."""
+        self._running.pop(response_id, None)
+        self._ended[response_id] = None
+        if len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
 
     def time_is_up(self) -> list[Command]:
         """The connection has reached its age limit: no new turns, running ones may finish."""
@@ -64,6 +97,20 @@ class Connection:
         except ApiError as error:
             return [Send(websocket_error(error, stream_id=create.stream_id))]
         return self._go_on(now)
+
+    def _steer(self, event: ResponseSteer) -> Command:
+        steer = Steer(event.previous_response_id, event.input)
+        if steer.previous_response_id in self._running:
+            return Tell(self._running[steer.previous_response_id], steer)
+        return Send(unheard_steer(steer, has_ended=steer.previous_response_id in self._ended))
+
+    def _append(self, event: ResponseAppend) -> Command:
+        if not self.may_append:
+            error = InvalidRequest("This socket has not opted in to response.append.", code="invalid_event")
+            return Send(websocket_error(error, stream_id=event.stream_id))
+        if event.response_id in self._running:
+            return Tell(self._running[event.response_id], Append(event.input))
+        return Send(websocket_error(unknown_response(event.response_id), stream_id=event.stream_id))
 
     def _go_on(self, now: float) -> list[Command]:
         """Start what may start; after the age limit, refuse it, and close when nothing is left."""
@@ -95,15 +142,19 @@ class Connection:
         return Send(websocket_error(error, stream_id=lane))
 
 
-def _steer_refused(event: ResponseSteer) -> str:
-    return encode(
-        SteerFailed(
-            sequence_number=0,
-            steer={"previous_response_id": event.previous_response_id, "input": event.input},
-            error={
-                "type": "invalid_request_error",
-                "code": "steering_not_supported",
-                "message": "This server does not support steering yet.",
-            },
-        )
+def unheard_steer(steer: Steer, *, has_ended: bool) -> str:
+    """A steer that no running response can take; its input comes back."""
+    if has_ended:
+        error = steer_error("response_already_completed", "The response has already ended.")
+    else:
+        error = steer_error("response_not_found", "No such response is running on this connection.")
+    return encode(SteerFailed(sequence_number=0, steer=steer.returned(), error=error))
+
+
+def unknown_response(response_id: str) -> InvalidRequest:
+    """An append that names no response running here."""
+    return InvalidRequest(
+        f"No response with id '{response_id[:128]}' waits on this connection.",
+        code="response_not_found",
+        param="response_id",
     )

@@ -1,6 +1,6 @@
 """One turn: deltas of an engine in, server events out, numbered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
@@ -22,6 +22,7 @@ from responses_ws.protocol.sampling import (
     Started,
     TextDelta,
 )
+from responses_ws.protocol.steering import Steer, required_inputs
 from responses_ws.protocol.usage import Usage
 
 Outcome = Literal["completed", "incomplete", "failed"]
@@ -47,6 +48,8 @@ class Turn:
         self.output_tokens = 0
         """Counted from the deltas: what was made so far, if the engine never says."""
         self.reasoning_tokens = 0
+        self.past_usage = Usage()
+        """Of the sampling steps before this one."""
         self.started: Started | None = None
         self.finished: Finished | None = None
         self.has_begun = False
@@ -75,6 +78,10 @@ class Turn:
             self._encode(events.ResponseCreated, response=encoded),
             self._encode(events.ResponseInProgress, response=encoded),
         ]
+
+    def keep_alive(self) -> str:
+        """``response.in_progress`` again: the one event that every client takes at any time, and that says nothing."""
+        return self._encode(events.ResponseInProgress, response=events.encode_response(self.response))
 
     def feed(self, delta: Delta) -> list[str]:
         """The events of one delta, often just one."""
@@ -106,16 +113,59 @@ class Turn:
             raise AssertionError(f"an engine yielded {type(delta).__name__}, which is not a delta")
         return frames
 
-    def close(self, usage: Usage, *, completed_at: int) -> list[str]:
-        """Close what is still open, after Finished. The Response then is as the terminal event will carry it."""
-        assert self.finished is not None, "a turn is closed only after its engine has finished"
-        reason = _INCOMPLETE_REASONS.get(self.finished.reason)
+    def close(self, usage: Usage, *, completed_at: int, cut_off: str | None = None) -> list[str]:
+        """Close what is still open. The Response then is as the terminal event will carry it.
+
+        After Finished; or before it, with the reason why it is ``cut_off`` here.
+        """
+        assert self.finished is not None or cut_off, "a turn is closed only after its engine has finished"
+        reason = cut_off or _INCOMPLETE_REASONS.get(self.finished.reason if self.finished else "")
         frames = self._close_items("incomplete" if reason else "completed")
         self.response["status"] = "incomplete" if reason else "completed"
         self.response["incomplete_details"] = {"reason": reason} if reason else None
         self.response["completed_at"] = None if reason else completed_at
         self.response["usage"] = usage.wire()
         return frames
+
+    def end_step(self, usage: Usage) -> list[str]:
+        """A sampling step is over and another will follow in the same response."""
+        frames = self._close_items("completed")
+        self.past_usage = self.past_usage.plus(usage)
+        self.output_tokens = self.reasoning_tokens = 0
+        self.started = self.finished = None
+        return frames
+
+    def append(self, items: Sequence[Item]) -> None:
+        """Items of the client become part of the output; no event tells of them."""
+        for item in items:
+            self._output[self._next_output_index] = item
+            self._next_output_index += 1
+        self.response["output"] = [self._output[key] for key in sorted(self._output)]
+
+    def wait_for_outputs(self, open_items: list[Item]) -> str:
+        """``response.done``: these calls want their outputs appended."""
+        required = required_inputs(open_items)
+        return self._encode(events.ResponseDone, response_id=self.id, reason="waiting_for_append", required=required)
+
+    def accept_steer(self, steer: Steer) -> str:
+        """``response.steer.accepted``, in this response's numbering."""
+        return self._encode(events.SteerAccepted, steer=steer.wire())
+
+    def keep_steer(self, steer: Steer, open_items: list[Item]) -> str:
+        """``response.steer.pending``: the one kind of event that may follow a terminal one."""
+        required = required_inputs(open_items)
+        return self._encode(
+            events.SteerPending, steer=steer.wire(), reason="waiting_for_required_input", required_input=required
+        )
+
+    def refuse_steer(self, steer: Steer, error: dict[str, Any]) -> str:
+        """``response.steer.failed``, with the input."""
+        return self._encode(events.SteerFailed, steer=steer.returned(), error=error)
+
+    @property
+    def is_within_call(self) -> bool:
+        """Whether a tool call is half said: no place to stop."""
+        return bool(self._calls)
 
     def end(self) -> str:
         """The one terminal event of a closed turn."""

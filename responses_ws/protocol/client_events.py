@@ -26,6 +26,14 @@ class ResponseSteer(msgspec.Struct, kw_only=True, tag_field="type", tag="respons
     input: str | list[JsonObject]
 
 
+class ResponseAppend(msgspec.Struct, kw_only=True, tag_field="type", tag="response.append"):
+    """The outputs that a waiting response asked for: our one-long-response extension, on sockets that opted in."""
+
+    response_id: str
+    input: list[JsonObject]
+    stream_id: str | None = None
+
+
 class ResponseProcessed(msgspec.Struct, kw_only=True, tag_field="type", tag="response.processed"):
     """Codex's note that it has read a response. Expects no answer."""
 
@@ -41,7 +49,7 @@ class InvalidCreate(msgspec.Struct):
     error: ApiError
 
 
-ClientEvent = ResponseCreate | ResponseSteer | ResponseProcessed | InvalidCreate
+ClientEvent = ResponseCreate | ResponseSteer | ResponseAppend | ResponseProcessed | InvalidCreate
 
 
 class _Envelope(msgspec.Struct):
@@ -52,7 +60,8 @@ class _Envelope(msgspec.Struct):
     previous_response_id: Any = None
 
 
-_decode = msgspec.json.Decoder(ResponseCreate | ResponseSteer | ResponseProcessed).decode
+_Decoded = ResponseCreate | ResponseSteer | ResponseAppend | ResponseProcessed
+_decode = msgspec.json.Decoder(_Decoded).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 
@@ -65,7 +74,7 @@ def decode_frame(frame: str | bytes) -> ClientEvent:
             given a place in a lane.
     """
     try:
-        event: ResponseCreate | ResponseSteer | ResponseProcessed = _decode(frame)
+        event: _Decoded = _decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
         return _undecodable(frame, exc)
     if isinstance(event, ResponseCreate):
@@ -93,7 +102,7 @@ def _undecodable(frame: str | bytes, exc: Exception) -> InvalidCreate:
         raise InvalidRequest("The message is not a valid JSON object.", code="invalid_json") from exc
     if envelope.type is None:
         raise InvalidRequest("The message has no 'type'.", code="invalid_event", param="type") from exc
-    if envelope.type in ("response.steer", "response.processed"):
+    if envelope.type in ("response.steer", "response.append", "response.processed"):
         raise bad_json(exc) from exc
     if envelope.type != "response.create":
         shown = str(envelope.type)[:100]

@@ -147,17 +147,3 @@ def websocket_error(error: ApiError, *, stream_id: str | None = None, sequence_n
     if stream_id is not None:
         event["stream_id"] = stream_id
     return msgspec.json.encode(event).decode()
-
-
-def sse_error(error: ApiError, *, sequence_number: int) -> str:
-    """The ``error`` event of an SSE stream: nested and flat at once, for readers of either form."""
-    body = error.body()
-    event = {
-        "type": "error",
-        "sequence_number": sequence_number,
-        "code": body["code"],
-        "message": body["message"],
-        "param": body["param"],
-        "error": body,
-    }
-    return msgspec.json.encode(event).decode()

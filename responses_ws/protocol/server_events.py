@@ -132,6 +132,31 @@ class CustomToolCallInputDone(ServerEvent, tag="response.custom_tool_call_input.
     input: str
 
 
+class SteerAccepted(ServerEvent, tag="response.steer.accepted", gc=True):
+    """Numbered within the response that it steers."""
+
+    steer: JsonObject
+
+
+class SteerPending(ServerEvent, tag="response.steer.pending", gc=True):
+    """The response has ended with calls open: the steer goes before the next explicit create that continues it."""
+
+    steer: JsonObject
+    reason: str
+    required_input: list[JsonObject]
+
+
+class ResponseDone(ServerEvent, tag="response.done", gc=True):
+    """Our one-long-response extension: a sampling step has ended with calls, and the response waits for outputs.
+
+    ``required``: ``{type: function_call_output, call_id, name}`` or ``{type: custom_tool_call_output, call_id}``.
+    """
+
+    response_id: str
+    reason: str
+    required: list[JsonObject]
+
+
 class SteerFailed(ServerEvent, tag="response.steer.failed", gc=True):
     """The input comes back, so that the client can send it again."""
 

@@ -38,6 +38,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
             "total_tokens": self.input_tokens + self.output_tokens,
         }
 
+    def plus(self, other: "Usage") -> "Usage":
+        """Both together: a response of several engine calls."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            estimated=self.estimated or other.estimated,
+        )
+
     def clamped(self) -> "Usage":
         """The same with impossible claims cut back: nothing negative, no part larger than its whole."""
         input_tokens = max(self.input_tokens, 0)

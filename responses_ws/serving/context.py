@@ -1,6 +1,7 @@
 """The context of a turn: the parent found, the new input checked, the prompt extended."""
 
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from responses_ws.stores.lookup import find_stored
 from responses_ws.stores.memory import hot_tier
 
 from .admission import Principal, admit
+from .mailbox import Mailbox
+from .sampling import Word
 
 
 class Asked(msgspec.Struct, kw_only=True):
@@ -33,6 +36,16 @@ class Asked(msgspec.Struct, kw_only=True):
     stream_id: str | None = None
     chains: Chains | None = None
     """The connection's memory; None over HTTP."""
+    mailbox: Mailbox[Word] | None = None
+    """Where others may speak to the running turn; the turn makes its own where nobody does."""
+    may_append: bool = False
+    """Calls do not end the response: it waits for their outputs."""
+    recheck: Callable[[], Awaitable[Principal]] | None = None
+    """Asks again who is asking, when a response that has waited goes on."""
+    began: Callable[[str], None] | None = None
+    """Called with the response's id before its first event."""
+    ended: Callable[[str], None] | None = None
+    """Called with it before its terminal event."""
     received_at: float = msgspec.field(default_factory=time.perf_counter)
 
     @property
@@ -48,7 +61,9 @@ class Context(msgspec.Struct, kw_only=True):
     parent: Link | None
     new_items: list[Item]
     items: SharedLog[Item]
-    """Parent's context and the new input."""
+    """Parent's context and the new input; in a response of several steps, also what these have added."""
+    input_end: int
+    """Items below this position are the response's input."""
     prompt: ChatPrompt
     """The same, rendered; without instructions, which are this request's only."""
     tools: ToolSet
@@ -79,15 +94,19 @@ class Context(msgspec.Struct, kw_only=True):
         instructions = len(self.asked.request.instructions or "")
         return (self.prompt.byte_length + instructions + len(self.tools.encoded or b"") + 3) // 4
 
+    def grown(self, items: Sequence[Item]) -> "Context":
+        """The context of the next sampling step in the same response."""
+        return msgspec.structs.replace(self, items=self.items.extended(items), prompt=self.prompt.extended(items))
+
     def link(self, response: JsonObject, output: list[Item], place: Place | None) -> Link:
-        """What a continuation of the finished response will need."""
+        """What a continuation of the finished response will need. ``output``: of its last step."""
         prompt = self.prompt.extended(output)
         return Link(
             response_id=response["id"],
             project_id=self.asked.principal.project_id,
             response=response,
             items=self.items.extended(output),
-            input_end=len(self.items),
+            input_end=self.input_end,
             open_calls=calls_left_open({}, output),
             prompt=prompt,
             tools=self.tools,
@@ -114,8 +133,10 @@ async def open_context(asked: Asked) -> Context:
     else:
         route = await registry.resolve(request.model)
     new_items = input_items(request.input, new_id, max_items=limits.max_items)
+    if parent is not None and parent.kept_input:
+        new_items = _behind_outputs(new_items, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
-    past_items = parent.items if parent else SharedLog[Item]()
+    items = (parent.items if parent else SharedLog[Item]()).extended(new_items)
     past_prompt = parent.prompt if parent else ChatPrompt()
     if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
         tools = parent.tools
@@ -128,10 +149,19 @@ async def open_context(asked: Asked) -> Context:
         route=route,
         parent=parent,
         new_items=new_items,
-        items=past_items.extended(new_items),
+        items=items,
+        input_end=len(items),
         prompt=past_prompt.extended(new_items),
         tools=tools,
     )
+
+
+def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:
+    """Put kept steers in front of the new input, but behind the outputs it begins with: those follow their calls."""
+    outputs = 0
+    while outputs < len(new_items) and str(new_items[outputs].get("type")).endswith("_output"):
+        outputs += 1
+    return [*new_items[:outputs], *kept, *new_items[outputs:]]
 
 
 async def _find_parent(asked: Asked) -> Link | None:

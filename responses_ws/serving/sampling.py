@@ -1,69 +1,101 @@
-"""One engine call inside a turn: entered beside other work, watched while it runs, left for certain."""
+"""One engine call inside a turn: a task that reads the engine, and timers that notice its silence."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from enum import Enum
 
 from responses_ws.conf import app_settings
+from responses_ws.connection.commands import Append
 from responses_ws.engines.base import EngineError
 from responses_ws.protocol.sampling import Delta
+from responses_ws.protocol.steering import Steer
 
-from .watchdog import Watchdog
+from .mailbox import Mailbox
 
-Deltas = AsyncIterator[list[Delta]]
+
+class Sign(Enum):
+    """What a turn is told of its engine call, beside the deltas."""
+
+    ACCEPTED = "accepted"
+    """The engine has taken the call."""
+    CREATED_IS_DUE = "created is due"
+    """It has neither taken nor refused it for as long as a client should wait."""
+    SILENT = "silent"
+    """Nothing has been said for so long that clients would give up."""
+    ENDED = "ended"
+    """All deltas have been told."""
+    OVERDUE = "overdue"
+    """The outputs that a response waits for have not come."""
+
+
+Word = list[Delta] | Sign | Exception | Steer | Append
+"""A batch of deltas, a sign, what broke the call; or what the client has to say meanwhile."""
 
 
 class SamplingStep:
-    """Starts the call when made. Always `leave` it."""
+    """Starts the call when made and tells its mailbox everything. Always `leave` it.
 
-    def __init__(self, call: AbstractAsyncContextManager[Deltas]) -> None:
-        self._call = call
-        self._accepting: asyncio.Task[Deltas] = asyncio.get_running_loop().create_task(_enter(call))
-        self._watchdog = Watchdog()
+    The engine is entered, read and left in one task. It is read ahead of a slow reader only so far.
+    """
 
-    async def wait_until_accepted(self, seconds: float) -> None:
-        """Give the engine so long to refuse; if it needs longer, its refusal comes out of `deltas`.
+    def __init__(self, call: AbstractAsyncContextManager[AsyncIterator[list[Delta]]], mailbox: Mailbox[Word]) -> None:
+        self._mailbox = mailbox
+        self._loop = asyncio.get_running_loop()
+        self._limits = app_settings.limits
+        self._patience = self._limits.engine_first_delta_seconds
+        self._spoke_at = self._loop.time()
+        self._task = self._loop.create_task(self._read(call))
+        self._created_timer = self._loop.call_later(self._limits.created_seconds, mailbox.put, Sign.CREATED_IS_DUE)
+        self._timer = self._loop.call_at(self._next_look(self._spoke_at), self._look)
 
-        Raises:
-            EngineError: it refused.
-        """
-        await asyncio.wait({self._accepting}, timeout=seconds)
-        if self._accepting.done():
-            self._accepting.result()
-
-    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """What the engine yields, with a deadline on each wait.
-
-        Raises:
-            EngineError: it refused, broke or fell silent.
-        """
-        limits = app_settings.limits
-        seconds = limits.engine_first_delta_seconds
-        wait = self._watchdog.wait
-        try:
-            deltas = await wait(asyncio.shield(self._accepting), seconds)
-            while True:
-                try:
-                    batch = await wait(anext(deltas), seconds)
-                except StopAsyncIteration:
-                    return
-                seconds = limits.engine_next_delta_seconds
-                yield batch
-        except TimeoutError:
-            raise EngineError("timeout", f"No word from the engine for {seconds:.0f} s") from None
+    def spoke(self) -> None:
+        """An event has gone out: clients' patience begins anew."""
+        self._spoke_at = self._loop.time()
 
     async def leave(self) -> None:
         """Free the engine, at once, whatever it is doing. Idempotent."""
-        self._watchdog.stop()
-        accepting = self._accepting
-        if not accepting.done():
-            accepting.cancel()
-            await asyncio.wait({accepting})
-        if not accepting.cancelled() and accepting.exception() is None:
-            call, self._call = self._call, None  # type: ignore[assignment]
-            if call is not None:
-                await call.__aexit__(None, None, None)
+        self._timer.cancel()
+        self._created_timer.cancel()
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
+    async def _read(self, call: AbstractAsyncContextManager[AsyncIterator[list[Delta]]]) -> None:
+        mailbox = self._mailbox
+        try:
+            async with call as batches:
+                self._created_timer.cancel()
+                mailbox.put(Sign.ACCEPTED)
+                is_first = True
+                async for batch in batches:
+                    mailbox.put(batch)
+                    if is_first:
+                        is_first = False
+                        self._patience = self._limits.engine_next_delta_seconds
+                        self._timer.cancel()
+                        self._timer = self._loop.call_at(self._next_look(self._loop.time()), self._look)
+                    await mailbox.room()
+            mailbox.put(Sign.ENDED)
+        except Exception as exc:
+            mailbox.put(exc)
 
-async def _enter(call: AbstractAsyncContextManager[Deltas]) -> Deltas:
-    return await call.__aenter__()
+    def _next_look(self, now: float) -> float:
+        waiting_since = self._mailbox.waiting_since
+        return min((now if waiting_since is None else waiting_since) + self._patience, self._speak_at())
+
+    def _speak_at(self) -> float:
+        return self._spoke_at + self._limits.keep_alive_seconds
+
+    def _look(self) -> None:
+        """One lazy timer for both clocks: nothing is paid per piece."""
+        now = self._loop.time()
+        waiting_since = self._mailbox.waiting_since
+        if waiting_since is not None and now >= waiting_since + self._patience:
+            self._mailbox.put(EngineError("timeout", f"No word from the engine for {self._patience:.0f} s"))
+            return
+        if now >= self._speak_at():
+            self._spoke_at = now
+            if waiting_since is not None:
+                self._mailbox.put(Sign.SILENT)
+        self._timer = self._loop.call_at(self._next_look(now), self._look)

@@ -6,20 +6,36 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
+
 from responses_ws.conf import app_settings
+from responses_ws.connection.chain import Link
+from responses_ws.connection.commands import Append
+from responses_ws.connection.state import unheard_steer
 from responses_ws.connection.turn import Turn
 from responses_ws.engines.base import EngineError
-from responses_ws.protocol.errors import ApiError, InvalidRequest, Overloaded, RateLimited, ServerError
+from responses_ws.protocol.errors import (
+    ApiError,
+    InvalidRequest,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    websocket_error,
+)
+from responses_ws.protocol.items import Item, calls_left_open, input_items, listed, require_outputs
 from responses_ws.protocol.sampling import Finished
+from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.tools import CallTranslator
 from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores.memory import hot_tier
 
+from .admission import admit
 from .context import Asked, Context, open_context
+from .mailbox import Mailbox
 from .recording import Record, Stored
-from .sampling import SamplingStep
+from .sampling import SamplingStep, Sign, Word
 
 logger = logging.getLogger(__name__)
 
@@ -31,119 +47,36 @@ async def run_turn(asked: Asked) -> Frames:
 
     Yields:
         Encoded server events, in runs that are ready together, from ``response.created`` to the one terminal
-        event. Whatever the terminal event promises is durable before it is yielded.
+        event. Whatever the terminal event promises is durable before it is yielded. A steered response is followed
+        by its successor, whole.
 
     Raises:
         ApiError: before anything was yielded, and only then. A later failure is a ``response.failed``.
     """
-    # A refusal that says nothing about the request; the parent stays.
     if is_draining():
         raise Overloaded("The server is about to restart. Please try again on a new connection.")
+    mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
     with running_turn():
         try:
-            context = await open_context(asked)
+            run = _Run(await open_context(asked), mailbox)
         except ApiError:
             _evict_parent(asked)
             raise
-        frames = _warm_up(context) if asked.request.is_warmup else _generate(context)
-        async with aclosing(frames):
-            async for run in frames:
-                yield run
-
-
-async def _generate(context: Context) -> Frames:
-    turn, record = _begin(context)
-    step = SamplingStep(context.route.engine.chat(context.chat_request(turn.id)))
-    # The engine was called first; the record becomes durable while it works.
-    record.open()
-    try:
-        await step.wait_until_accepted(app_settings.limits.created_seconds)
-        yield turn.begin()
-        translator = CallTranslator(context.tools)
-        async with aclosing(step.deltas()) as deltas:
-            async for batch in deltas:
-                frames = [frame for delta in batch for said in translator.feed(delta) for frame in turn.feed(said)]
-                if frames:
-                    if record.first_token_ms is None:
-                        await record.wait_until_open()
-                        record.saw_first_token()
+        while True:
+            async with aclosing(run.warm_up() if asked.request.is_warmup else run.generate()) as events:
+                async for frames in events:
                     yield frames
-        await step.leave()
-        usage = _usage(context, turn)
-        closing = turn.close(usage, completed_at=int(time.time()))
-        if closing:
-            yield closing
-        await _settle(context, turn, record, usage)
-        yield [turn.end()]
-    except (asyncio.CancelledError, GeneratorExit):
-        try:
-            await step.leave()
-        finally:
-            # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
-            if not record.is_closed:
-                await record.close(status="cancelled", usage=_usage(context, turn), reason="client_left")
-        raise
-    except Exception as exc:
-        await step.leave()
-        error = _told(exc, turn.id)
-        if not record.is_closed:
-            await record.close(status="failed", usage=_usage(context, turn), reason=error.code or "")
-        _evict_parent(context.asked)
-        if not turn.has_begun:
-            raise error from exc
-        yield [turn.fail(error)]
-
-
-async def _warm_up(context: Context) -> Frames:
-    """``generate: false``: everything but the sampling. A full response with an empty output."""
-    turn, record = _begin(context)
-    yield turn.begin()
-    usage = Usage(input_tokens=context.estimated_input_tokens(), estimated=True)
-    turn.feed(Finished("stop", usage))
-    turn.close(usage, completed_at=int(time.time()))
-    await _settle(context, turn, record, usage)
-    yield [turn.end()]
-
-
-async def _settle(context: Context, turn: Turn, record: Record, usage: Usage) -> None:
-    """Make a closed turn durable and put its state where a continuation looks: all before the terminal event."""
-    asked = context.asked
-    parent = context.parent
-    stored = None
-    if asked.request.is_stored:
-        if parent is not None and parent.place is not None:
-            stored = Stored(turn.response, parent.place, context.new_items + turn.output, len(context.items))
-        else:
-            # Nothing of this chain is stored yet: it is written whole, once.
-            stored = Stored(turn.response, None, list(context.items) + turn.output, len(context.items))
-    place = await record.close(status=turn.status, usage=usage, reason=turn.incomplete_reason, stored=stored)
-    link = context.link(turn.response, turn.output, place)
-    # Before the terminal event: a fast client continues in the same millisecond.
-    if asked.chains is not None:
-        asked.chains.put(asked.stream_id, link)
-    if stored is not None:
-        hot_tier.put(link)
-
-
-def _begin(context: Context) -> tuple[Turn, Record]:
-    asked = context.asked
-    turn = Turn(
-        asked.request,
-        response_id=new_id("resp"),
-        new_id=new_id,
-        created_at=int(time.time()),
-        stream_id=asked.stream_id,
-    )
-    record = Record(
-        asked.principal,
-        response_id=turn.id,
-        model=context.route.model,
-        service_tier=turn.response["service_tier"],
-        transport=asked.transport,
-        is_warmup=asked.request.is_warmup,
-        count=lambda: _usage(context, turn),
-    )
-    return turn, record
+            if not run.steers:
+                break
+            try:
+                run = _Run(await open_context(run.successor()), mailbox)
+            except ApiError as error:
+                yield run.return_steers(error)
+                break
+            asked = run.asked
+        unheard = [unheard_steer(word, has_ended=True) for word in mailbox.drain() if isinstance(word, Steer)]
+        if unheard:
+            yield unheard
 
 
 def _evict_parent(asked: Asked) -> None:
@@ -151,18 +84,295 @@ def _evict_parent(asked: Asked) -> None:
         asked.chains.evict_failed(asked.stream_id, asked.previous_response_id)
 
 
-def _usage(context: Context, turn: Turn) -> Usage:
-    """What was consumed so far: the engine's word where it gave one, our own count where not."""
-    if turn.finished is not None and turn.finished.usage is not None:
-        return turn.finished.usage.clamped()
-    started = turn.started
-    return Usage(
-        input_tokens=started.prompt_tokens if started else context.estimated_input_tokens(),
-        cached_tokens=started.cached_tokens if started else 0,
-        output_tokens=turn.output_tokens,
-        reasoning_tokens=turn.reasoning_tokens,
-        estimated=not (started and context.route.engine.capabilities.exact_usage),
-    ).clamped()
+class _Run:
+    """One response, from its engine call to its terminal event."""
+
+    def __init__(self, context: Context, mailbox: Mailbox[Word]) -> None:
+        self.asked = context.asked
+        self.steers: list[Steer] = []
+        """Accepted, and not yet part of any response."""
+        self._context = context
+        self._mailbox = mailbox
+        self._turn = Turn(
+            self.asked.request,
+            response_id=new_id("resp"),
+            new_id=new_id,
+            created_at=int(time.time()),
+            stream_id=self.asked.stream_id,
+        )
+        self._record = Record(
+            self.asked.principal,
+            response_id=self._turn.id,
+            model=context.route.model,
+            service_tier=self._turn.response["service_tier"],
+            transport=self.asked.transport,
+            is_warmup=self.asked.request.is_warmup,
+            count=self._usage,
+        )
+        self._step: SamplingStep | None = None
+        """The engine call that runs or has just run; None while the response waits for outputs."""
+        self._step_start = 0
+        """How many output items were there when the sampling step began."""
+
+    async def generate(self) -> Frames:
+        """Sample until the model has nothing left to do for now."""
+        turn, record = self._turn, self._record
+        self._sample()
+        # The engine was called first; the record becomes durable while it works.
+        record.open()
+        try:
+            cut_off = None
+            while True:
+                async with aclosing(self._listen()) as events:
+                    async for frames in events:
+                        yield frames
+                await self._leave()
+                if turn.finished is None:
+                    if not self.steers:
+                        raise EngineError("protocol", "the engine stopped without finishing")
+                    cut_off = "steered"
+                    break
+                if not self._awaits_outputs():
+                    break
+                yield self._end_step()
+                async with aclosing(self._wait_for_outputs()) as events:
+                    async for frames in events:
+                        yield frames
+                if self._awaits_outputs():
+                    cut_off = "append_timeout"
+                    break
+                self._sample()
+            usage = self._usage()
+            closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
+            if closing:
+                yield closing
+            link = await self._settle(usage)
+            yield self._end(link)
+        except (asyncio.CancelledError, GeneratorExit):
+            try:
+                await self._leave()
+            finally:
+                # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
+                if not record.is_closed:
+                    await record.close(status="cancelled", usage=self._usage(), reason="client_left")
+            raise
+        except Exception as exc:
+            await self._leave()
+            error = _told(exc, turn.id)
+            if not record.is_closed:
+                await record.close(status="failed", usage=self._usage(), reason=error.code or "")
+            _evict_parent(self.asked)
+            if not turn.has_begun:
+                raise error from exc
+            self._tell_end()
+            yield [turn.fail(error), *self.return_steers(error)]
+
+    async def warm_up(self) -> Frames:
+        """``generate: false``: everything but the sampling. A full response with an empty output."""
+        turn = self._turn
+        yield self._begin()
+        usage = Usage(input_tokens=self._context.estimated_input_tokens(), estimated=True)
+        turn.feed(Finished("stop", usage))
+        turn.close(usage, completed_at=int(time.time()))
+        yield self._end(await self._settle(usage))
+
+    def successor(self) -> Asked:
+        """What continues a steered response: its own settings, the steers as input."""
+        items = [item for steer in self.steers for item in self._steer_items(steer)]
+        request = msgspec.structs.replace(
+            self.asked.request, input=items, previous_response_id=self._turn.id, generate=None
+        )
+        return msgspec.structs.replace(self.asked, request=request, received_at=time.perf_counter())
+
+    def return_steers(self, error: ApiError) -> list[str]:
+        """Steers for which there will be no successor."""
+        failed = steer_error("successor_creation_failed", error.message)
+        steers, self.steers = self.steers, []
+        return [self._turn.refuse_steer(steer, failed) for steer in steers]
+
+    def _sample(self) -> None:
+        context = self._context
+        self._translator = CallTranslator(context.tools)
+        self._step_start = len(self._turn.output)
+        self._step = SamplingStep(context.route.engine.chat(context.chat_request(self._turn.id)), self._mailbox)
+
+    async def _leave(self) -> None:
+        if self._step is not None:
+            await self._step.leave()
+            for word in self._mailbox.drain():
+                # What the engine had still to say is nobody's any more; what the client says is.
+                if isinstance(word, Steer | Append):
+                    self._mailbox.put(word)
+
+    async def _listen(self) -> Frames:
+        """The events of one sampling step, until the engine has ended or a steer stops it between two deltas."""
+        turn, record, step = self._turn, self._record, self._step
+        assert step is not None, "a step has been started"
+        feed, translate = turn.feed, self._translator.feed
+        while True:
+            word = await self._mailbox.get()
+            if isinstance(word, list):
+                frames = [frame for delta in word for said in translate(delta) for frame in feed(said)]
+                if frames and record.first_token_ms is None:
+                    await record.wait_until_open()
+                    record.saw_first_token()
+            elif word is Sign.ENDED:
+                return
+            elif isinstance(word, Exception):
+                raise word
+            elif isinstance(word, Steer):
+                frames = self._take_steer(word)
+            elif isinstance(word, Append):
+                frames = self._refuse_append(InvalidRequest("This response waits for nothing.", param="input"))
+            elif not turn.has_begun:
+                # Accepted, or due: whichever came first.
+                frames = self._begin()
+            else:
+                frames = [turn.keep_alive()] if word is Sign.SILENT else []
+            if frames:
+                step.spoke()
+                yield frames
+            if self.steers and turn.finished is None and not turn.is_within_call:
+                return
+
+    def _begin(self) -> list[str]:
+        if self.asked.began is not None:
+            self.asked.began(self._turn.id)
+        return self._turn.begin()
+
+    def _tell_end(self) -> None:
+        if self.asked.ended is not None:
+            self.asked.ended(self._turn.id)
+
+    def _end(self, link: Link) -> list[str]:
+        """The terminal event, and what becomes of steers that a response with open calls cannot follow up."""
+        self._tell_end()
+        frames = [self._turn.end()]
+        if self.steers and link.open_calls:
+            calls = self._open_items()
+            frames += [self._turn.keep_steer(steer, calls) for steer in self.steers]
+            link.kept_input += [item for steer in self.steers for item in self._steer_items(steer)]
+            self.steers = []
+        return frames
+
+    def _take_steer(self, steer: Steer) -> list[str]:
+        """Accept a steer, or say why not."""
+        if self.asked.request.is_warmup or len(self.steers) >= MAX_PENDING:
+            error = steer_error("too_many_pending_steers", f"At most {MAX_PENDING} steers may wait.")
+            return [self._turn.refuse_steer(steer, error)]
+        try:
+            self._steer_items(steer)
+        except ApiError as invalid:
+            return [self._turn.refuse_steer(steer, steer_error("invalid_input", invalid.message))]
+        steer = msgspec.structs.replace(steer, id=new_id("steer"))
+        self.steers.append(steer)
+        return [self._turn.accept_steer(steer)]
+
+    def _steer_items(self, steer: Steer) -> list[Item]:
+        return steer.items(new_id, max_items=app_settings.limits.max_items)
+
+    def _open_items(self) -> list[Item]:
+        """Calls of the last step that wait for outputs."""
+        output = self._turn.output[self._step_start :]
+        still_open = calls_left_open({}, output)
+        return [item for item in output if item.get("call_id") in still_open]
+
+    def _awaits_outputs(self) -> bool:
+        return self.asked.may_append and bool(self._open_items())
+
+    def _end_step(self) -> list[str]:
+        """One long response: this step is over, its calls want outputs, the response goes on."""
+        usage = self._step_usage()
+        frames = self._turn.end_step(usage)
+        self._step = None
+        self._context = self._context.grown(self._turn.output[self._step_start :])
+        return [*frames, self._turn.wait_for_outputs(self._open_items())]
+
+    async def _wait_for_outputs(self) -> Frames:
+        """Until the outputs have come, all of them; or not in time."""
+        overdue = asyncio.get_running_loop().call_later(
+            app_settings.limits.append_seconds, self._mailbox.put, Sign.OVERDUE
+        )
+        try:
+            while True:
+                word = await self._mailbox.get()
+                if word is Sign.OVERDUE:
+                    return
+                if isinstance(word, Steer):
+                    error = steer_error("response_not_active", "The response waits for outputs; append the input.")
+                    yield [self._turn.refuse_steer(word, error)]
+                elif isinstance(word, Append):
+                    try:
+                        await self._take_outputs(word)
+                    except ApiError as refused:
+                        yield self._refuse_append(refused)
+                    else:
+                        return
+        finally:
+            overdue.cancel()
+
+    async def _take_outputs(self, append: Append) -> None:
+        """Go on with these outputs. Raises ApiError; the response goes on waiting."""
+        if self.asked.recheck is not None:
+            admit(await self.asked.recheck(), self._context.route.model)
+        items = input_items(append.input, new_id, max_items=app_settings.limits.max_items)
+        if any(str(item.get("type") or "message") not in _APPENDABLE for item in items):
+            raise InvalidRequest("Only outputs and user messages can be appended.", param="input")
+        require_outputs(calls_left_open(calls_left_open({}, self._turn.output[self._step_start :]), items))
+        # In full form: they become output, which clients read by type.
+        items = [listed(item) for item in items]
+        self._turn.append(items)
+        self._step_start = len(self._turn.output)
+        self._context = self._context.grown(items)
+
+    def _refuse_append(self, error: ApiError) -> list[str]:
+        return [websocket_error(error, stream_id=self.asked.stream_id)]
+
+    def _step_usage(self) -> Usage:
+        """Of this sampling step: the engine's word where it gave one, our own count where not."""
+        turn = self._turn
+        if turn.finished is not None and turn.finished.usage is not None:
+            return turn.finished.usage.clamped()
+        started = turn.started
+        return Usage(
+            input_tokens=started.prompt_tokens if started else self._context.estimated_input_tokens(),
+            cached_tokens=started.cached_tokens if started else 0,
+            output_tokens=turn.output_tokens,
+            reasoning_tokens=turn.reasoning_tokens,
+            estimated=not (started and self._context.route.engine.capabilities.exact_usage),
+        ).clamped()
+
+    def _usage(self) -> Usage:
+        """What was consumed so far, all steps together."""
+        past = self._turn.past_usage
+        return past if self._step is None else past.plus(self._step_usage())
+
+    async def _settle(self, usage: Usage) -> Link:
+        """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
+        context, asked, response = self._context, self.asked, self._turn.response
+        parent = context.parent
+        stored = None
+        if asked.request.is_stored:
+            if parent is not None and parent.place is not None:
+                items = context.new_items + self._turn.output
+                stored = Stored(response, parent.place, items, context.input_end)
+            else:
+                # Nothing of this chain is stored yet: it is written whole, once.
+                items = context.items.since(0)[: context.input_end] + self._turn.output
+                stored = Stored(response, None, items, context.input_end)
+        place = await self._record.close(
+            status=self._turn.status, usage=usage, reason=self._turn.incomplete_reason, stored=stored
+        )
+        link = context.link(response, self._turn.output[len(context.items) - context.input_end :], place)
+        # Before the terminal event: a fast client continues in the same millisecond.
+        if asked.chains is not None:
+            asked.chains.put(asked.stream_id, link)
+        if stored is not None:
+            hot_tier.put(link)
+        return link
+
+
+_APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "message"})
 
 
 def _told(exc: Exception, response_id: str) -> ApiError:

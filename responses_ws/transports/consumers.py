@@ -5,23 +5,30 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from responses_ws.conf import app_settings
-from responses_ws.connection.commands import Close, Command, Send, StartTurn
+from responses_ws.connection.commands import Close, Command, Send, StartTurn, Tell
 from responses_ws.connection.state import Connection
 from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
 from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, websocket_error
 from responses_ws.runtime import connections
+from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
+from responses_ws.serving.mailbox import Mailbox
+from responses_ws.serving.sampling import Word
 from responses_ws.serving.turns import run_turn
 
 from .authentication import authenticator
 
 logger = logging.getLogger(__name__)
+
+_ROLLOUT = "responses_rollout=v1"
+"""In ``OpenAI-Beta`` at the handshake: opts in to responses that wait for appended outputs."""
 
 
 class ResponsesConsumer(AsyncWebsocketConsumer):
@@ -53,7 +60,9 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         now = time.monotonic()
         self._headers: dict[str, str] = self.scope["request_headers"]
         self.project_id = self.scope["principal"].project_id
-        self._connection = Connection(limits, opened_at=now)
+        opted_in = _ROLLOUT in self._headers.get("openai-beta", "")
+        self._connection = Connection(limits, opened_at=now, may_append=opted_in)
+        self._mailboxes: dict[str | None, Mailbox[Word]] = {}
         self._turns: set[asyncio.Task[None]] = set()
         self._is_closed = False
         loop = asyncio.get_running_loop()
@@ -69,7 +78,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             error = InvalidRequest("Only text frames are understood here.", code="invalid_event")
             await self._obey([Send(websocket_error(error)), Close(1003, "text frames only")])
             return
-        if len(text_data) > app_settings.limits.max_frame_bytes:
+        if not _fits(text_data, app_settings.limits.max_frame_bytes):
             await self._obey([Close(1009, "message too big")])
             return
         await self._obey(self._connection.receive(text_data, now=time.monotonic()))
@@ -86,6 +95,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
                 self._keep(self._run(command.lane, command.create))
             elif isinstance(command, Send):
                 await self._write(command.frame)
+            elif isinstance(command, Tell):
+                self._mailboxes[command.lane].put(command.word)
             else:
                 await self._close(command)
 
@@ -128,13 +139,19 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             chains.evict_failed(lane, create.previous_response_id)
             raise create.error
         # Rights are checked on every turn: a socket lives for an hour, a key may be revoked meanwhile.
-        principal = await authenticator().authenticate(self._headers)
+        principal = await self._authenticate()
+        self._mailboxes[lane] = Mailbox()
         asked = Asked(
             principal=principal,
             request=create,
             transport="websocket",
             stream_id=lane,
             chains=chains,
+            mailbox=self._mailboxes[lane],
+            may_append=self._connection.may_append,
+            recheck=self._authenticate,
+            began=partial(self._connection.response_began, lane),
+            ended=self._connection.response_ended,
         )
         async with aclosing(run_turn(asked)) as runs:
             async for frames in runs:
@@ -142,6 +159,9 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
                     await self._write(frame)
                 if self._is_closed:
                     return
+
+    async def _authenticate(self) -> Principal:
+        return await authenticator().authenticate(self._headers)
 
     def _time_is_up(self) -> None:
         self._keep(self._obey(self._connection.time_is_up()))
@@ -163,3 +183,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             task.cancel()
         if turns:
             await asyncio.wait(turns)
+
+
+def _fits(text: str, limit: int) -> bool:
+    """Whether a frame has at most so many bytes; encoded only where its characters do not tell."""
+    return len(text) <= limit and (4 * len(text) <= limit or text.isascii() or len(text.encode()) <= limit)

@@ -192,7 +192,7 @@ async def test_a_message_over_the_limit_closes_with_1009(door: Door, size: int) 
     assert socket.received == []
 
 
-async def test_steering_is_declined_with_its_input(door: Door) -> None:
+async def test_a_steer_of_nothing_comes_back_with_its_input(door: Door) -> None:
     given = [{"type": "message", "role": "user", "content": "Stop."}]
 
     async with door.socket() as socket:
@@ -200,7 +200,7 @@ async def test_steering_is_declined_with_its_input(door: Door) -> None:
         event = await socket.receive()
 
     assert event["type"] == "response.steer.failed"
-    assert event["error"]["code"] == "steering_not_supported"
+    assert event["error"]["code"] == "response_not_found"
     assert event["steer"] == {"previous_response_id": "resp_x", "input": given}
     assert event["sequence_number"] == 0
 

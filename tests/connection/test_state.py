@@ -7,10 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from responses_ws.connection.commands import Close, Command, Send, StartTurn
+from responses_ws.connection.commands import Append, Close, Command, Send, StartTurn, Tell
 from responses_ws.connection.limits import Limits
 from responses_ws.connection.state import Connection
 from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
+from responses_ws.protocol.steering import Steer
 
 OPENED = 1000.0
 END = OPENED + 3600
@@ -106,11 +107,17 @@ def test_an_invalid_create_waits_for_its_turn() -> None:
 FULL = {"type": "message", "role": "user", "content": "wait"}
 
 
-@pytest.mark.parametrize("given", ["wait", [FULL]], ids=["text", "items"])
-def test_steering_is_refused_and_the_input_comes_back(given: Any) -> None:
-    steer = {"type": "response.steer", "previous_response_id": "resp_a", "input": given}
+def steer(response_id: str, given: Any = "wait") -> str:
+    return json.dumps({"type": "response.steer", "previous_response_id": response_id, "input": given})
 
-    (event,) = said(connection().receive(json.dumps(steer), now=OPENED))
+
+def append(response_id: str, **fields: Any) -> str:
+    return json.dumps({"type": "response.append", "response_id": response_id, "input": [], **fields})
+
+
+@pytest.mark.parametrize("given", ["wait", [FULL]], ids=["text", "items"])
+def test_a_steer_of_an_unknown_response_comes_back(given: Any) -> None:
+    (event,) = said(connection().receive(steer("resp_a", given), now=OPENED))
 
     assert event == {
         "type": "response.steer.failed",
@@ -118,11 +125,62 @@ def test_steering_is_refused_and_the_input_comes_back(given: Any) -> None:
         "steer": {"previous_response_id": "resp_a", "input": given},
         "error": {
             "type": "invalid_request_error",
-            "code": "steering_not_supported",
-            "message": "This server does not support steering yet.",
+            "code": "response_not_found",
+            "message": "No such response is running on this connection.",
         },
     }
     check_types_on_a_socket(event)
+
+
+def test_a_steer_goes_to_the_lane_of_its_response() -> None:
+    made = connection()
+    made.receive(create("a"), now=OPENED)
+    made.response_began("a", "resp_a")
+
+    (command,) = made.receive(steer("resp_a"), now=OPENED)
+
+    assert command == Tell("a", Steer("resp_a", "wait"))
+
+
+@pytest.mark.parametrize("how", ["its terminal event", "its turn"])
+def test_a_steer_after_the_end_is_told_so(how: str) -> None:
+    made = connection()
+    made.receive(create(), now=OPENED)
+    made.response_began(None, "resp_a")
+    if how == "its turn":
+        made.turn_ended(None, now=OPENED)
+    else:
+        made.response_ended("resp_a")
+
+    (event,) = said(made.receive(steer("resp_a"), now=OPENED))
+
+    assert event["error"]["code"] == "response_already_completed"
+    check_types_on_a_socket(event)
+
+
+def test_only_so_many_ended_responses_are_remembered() -> None:
+    made = connection()
+    for number in range(2000):
+        made.response_ended(f"resp_{number}")
+
+    codes = [said(made.receive(steer(f"resp_{number}"), now=OPENED))[0]["error"]["code"] for number in (0, 1999)]
+
+    assert codes == ["response_not_found", "response_already_completed"]
+
+
+def test_an_append_is_for_those_who_opted_in() -> None:
+    made = connection()
+    made.response_began(None, "resp_a")
+
+    assert said(made.receive(append("resp_a", stream_id="s"), now=OPENED)) == [("error", "invalid_event", "s")]
+
+
+def test_an_append_goes_to_the_lane_of_its_response() -> None:
+    made = Connection(Limits(), opened_at=OPENED, may_append=True)
+    made.response_began("a", "resp_a")
+
+    assert made.receive(append("resp_a"), now=OPENED) == [Tell("a", Append([]))]
+    assert said(made.receive(append("resp_b"), now=OPENED)) == [("error", "response_not_found", None)]
 
 
 def check_types_on_a_socket(event: dict[str, Any]) -> None:

@@ -76,7 +76,14 @@ HOMELESS: dict[str, tuple[str | bytes, tuple[str, str | None]]] = {
     "unknown": (frame(type="response.dance"), ("invalid_event", "type")),
     "of the Realtime API": (frame(type="session.update", session={}), ("invalid_event", "type")),
     "cancel": (frame(type="response.cancel", stream_id="a"), ("invalid_event", "type")),
-    "append": (frame(type="response.append", input=[]), ("invalid_event", "type")),
+    "append to nothing": (
+        frame(type="response.append", input=[]),
+        ("missing_required_parameter", "response_id"),
+    ),
+    "append of nothing": (
+        frame(type="response.append", response_id="resp_a"),
+        ("missing_required_parameter", "input"),
+    ),
     "inject": (frame(type="response.inject", response_id="resp_a", input=[]), ("invalid_event", "type")),
     "steer without target": (
         frame(type="response.steer", input="x"),

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from responses_ws.protocol import errors
-from responses_ws.protocol.errors import ApiError, response_error, sse_error, websocket_error
+from responses_ws.protocol.errors import ApiError, response_error, websocket_error
 from responses_ws.protocol.server_events import event_type
 
 KINDS: dict[str, tuple[ApiError, int, dict[str, Any]]] = {
@@ -89,22 +89,6 @@ def test_on_a_socket_it_is_nested_with_an_integer_status(error: ApiError, status
 
     assert json.loads(frame) == {"type": "error", "sequence_number": 0, "status": status, "error": body}
     assert event_type(frame) == "error"
-
-
-@every_kind
-def test_in_a_stream_it_is_nested_and_flat_at_once(error: ApiError, status: int, body: dict[str, Any]) -> None:
-    frame = sse_error(error, sequence_number=7)
-
-    flat = {key: body[key] for key in ("code", "message", "param")}
-    assert json.loads(frame) == {"type": "error", "sequence_number": 7, **flat, "error": body}
-    assert event_type(frame) == "error"
-
-
-@every_kind
-def test_the_official_client_reads_both_forms(error: ApiError, status: int, body: dict[str, Any]) -> None:
-    from .grammar import check_types
-
-    check_types(json.loads(sse_error(error, sequence_number=7)))
 
 
 def test_a_named_lane_is_echoed() -> None:

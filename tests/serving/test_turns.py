@@ -3,6 +3,7 @@ from contextlib import aclosing
 
 import msgspec
 import pytest
+from asgiref.sync import sync_to_async
 
 from responses_ws.connection.chain import Chains
 from responses_ws.models import StoredItem, StoredResponse, UsageRecord
@@ -10,6 +11,7 @@ from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, Overload
 from responses_ws.runtime import background
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
+from responses_ws.stores import rows
 from responses_ws.stores.memory import hot_tier
 
 from .turns import asked, events_of, response_of
@@ -297,3 +299,31 @@ async def test_forks_of_one_parent_go_separate_ways(principal: Principal) -> Non
     assert left["id"] != right["id"]
     assert stored.input_end == 5
     assert await StoredItem.objects.acount() == 2 + 2 + 2 + 2
+
+
+async def test_a_silent_engine_is_kept_alive_by_a_repeated_event(principal: Principal, settings) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"keep_alive_seconds": 0.05}}
+
+    events = await events_of(asked(principal, "!ttft 300 !tokens 2 hello", store=False))
+
+    types = [event["type"] for event in events]
+    assert types.count("response.in_progress") >= 3
+    assert types[-1] == "response.completed"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+async def test_a_parent_deleted_elsewhere_is_noticed_at_the_latest_when_its_child_is_stored(
+    principal: Principal,
+) -> None:
+    """Another process holds the parent in its hot tier: what it makes from it must not look stored."""
+    first = await response_of(asked(principal, "one", store=True))
+    link = hot_tier.get(principal.project_id, first["id"])
+    assert link is not None
+    await sync_to_async(rows.delete)(principal.project_id, first["id"])
+
+    events = await events_of(asked(principal, "two", previous_response_id=first["id"], store=True))
+
+    record = await record_of(events[0]["response"]["id"])
+    assert events[-1]["type"] == "response.failed"
+    assert (record.status, record.reason) == ("failed", "previous_response_not_found")
+    assert not await StoredItem.objects.aexists()
