@@ -68,7 +68,7 @@ stack: $(VENV)/.tests ## start every service of docker-compose.yml as a process,
 	@exec $(PY) -m tests.stack.run
 
 bench: $(VENV)/.tests ## the benchmark table of the README
-	@exec $(PY) benchmarks/agent_loop.py $(ARGS)
+	@exec $(PY) -m benchmarks.agent_loop $(ARGS)
 
 chaos: $(VENV)/.tests ## the long campaigns
 	$(PY) -m pytest -m chaos $(ARGS)
