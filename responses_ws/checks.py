@@ -65,7 +65,7 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
-    return messages + list(limit_faults()) + list(model_faults())
+    return messages + list(limit_faults()) + list(model_faults()) + list(key_faults())
 
 
 def limit_faults() -> Iterator[CheckMessage]:
@@ -96,6 +96,18 @@ def model_faults() -> Iterator[CheckMessage]:
             yield Error(
                 f"{where} names the engine {engine!r}, which RESPONSES_WS['ENGINES'] does not have.",
                 hint=suggestion(engine, engines) if engines else "",
+                id="responses_ws.E001",
+            )
+
+
+def key_faults() -> Iterator[CheckMessage]:
+    """Secrets in ``RESPONSES_WS["SEALING_KEYS"]`` that are too short to be any."""
+    keys = given_settings().get("SEALING_KEYS", [])
+    for index, key in enumerate(keys if isinstance(keys, list) else []):
+        if isinstance(key, str) and len(key) < 32:
+            yield Error(
+                f"RESPONSES_WS['SEALING_KEYS'][{index}] has {len(key)} characters, fewer than 32.",
+                hint="django.core.management.utils.get_random_secret_key() makes a good one.",
                 id="responses_ws.E001",
             )
 

@@ -35,6 +35,15 @@ class Settings:
     """Overrides of single limits, by the names of `Limits` (see below)."""
     STORE_DAYS: int = 30
     """Days that a response with ``store: true`` can be found again."""
+    RAW_REASONING: bool = True
+    """Show the raw reasoning of models that tell it. Off: only the beginning of it, and only to clients that ask for a
+    summary."""
+    SEALING_KEYS: list[str] = dataclasses.field(default_factory=list)
+    """Secrets under which ``encrypted_content`` is sealed, 32 characters or more each. The first one seals, all of them
+    open: put a new one in front, and take an old one away when what it has sealed has expired. Empty: ``SECRET_KEY``
+    and ``SECRET_KEY_FALLBACKS``."""
+    SEALED_DAYS: int = 30
+    """Days that sealed content can be brought back by a client."""
     SSE_DONE: bool = True
     """End SSE streams with ``data: [DONE]``, as the Open Responses specification asks; every known client takes it."""
     ALLOWED_ORIGINS: list[str] = dataclasses.field(default_factory=list)

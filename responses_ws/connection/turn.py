@@ -25,6 +25,11 @@ from responses_ws.protocol.sampling import (
 from responses_ws.protocol.steering import Steer, required_inputs
 from responses_ws.protocol.usage import Usage
 
+from .reasoning import Form, concise, form_of
+
+Seal = Callable[[str], str]
+"""Makes raw reasoning into text that only we can read again."""
+
 Outcome = Literal["completed", "incomplete", "failed"]
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -41,7 +46,15 @@ class Turn:
     """
 
     def __init__(
-        self, request: Request, *, response_id: str, new_id: NewId, created_at: int, stream_id: str | None = None
+        self,
+        request: Request,
+        *,
+        response_id: str,
+        new_id: NewId,
+        created_at: int,
+        seal: Seal,
+        stream_id: str | None = None,
+        shows_raw_reasoning: bool = True,
     ) -> None:
         self.response = response_object(request, response_id=response_id, created_at=created_at)
         """The Response object. Its ``output`` grows by whole items only."""
@@ -61,6 +74,12 @@ class Turn:
         self._calls: dict[int, _Call] = {}
         self._call_ids: set[str] = set()
         self._output: dict[int, Item] = {}
+        self._kept: dict[int, Item] = {}
+        """Output items that hold more than the client is sent."""
+        self._seal = seal
+        self._reasoning_form: Form = form_of(request, shows_raw=shows_raw_reasoning)
+        self._is_summarised = request.reasoning_summary is not None
+        self._includes_sealed = request.includes_encrypted_reasoning
 
     @property
     def id(self) -> str:
@@ -101,7 +120,7 @@ class Turn:
         elif isinstance(delta, ReasoningDelta):
             self.output_tokens += delta.tokens
             self.reasoning_tokens += delta.tokens
-            self._continue_block("reasoning_text", delta.text, frames)
+            self._continue_block(self._reasoning_form, delta.text, frames)
         elif isinstance(delta, RefusalDelta):
             self.output_tokens += delta.tokens
             self._continue_block("refusal", delta.text, frames)
@@ -197,6 +216,11 @@ class Turn:
         output: list[Item] = self.response["output"]
         return output
 
+    @property
+    def kept_output(self) -> list[Item]:
+        """The same for our own memory and stores: reasoning that the client is not told in full is sealed within."""
+        return [self._kept.get(key) or self._output[key] for key in sorted(self._output)]
+
     def _encode(self, event: Callable[..., events.ServerEvent], **fields: Any) -> str:
         number = self._sequence_number
         self._sequence_number = number + 1
@@ -228,23 +252,16 @@ class Turn:
         if block is None or block.kind != kind:
             block = self._open_block(kind, frames)
         block.pieces.append(text)
-        frames.append(
-            self._encode(
-                _DELTA_EVENTS[kind],
-                item_id=block.item["id"],
-                output_index=block.output_index,
-                content_index=block.content_index,
-                delta=text,
-            )
-        )
+        if kind != "untold":
+            frames.append(self._encode(_DELTA_EVENTS[kind], delta=text, **block.place))
 
     def _open_block(self, kind: str, frames: list[str]) -> "_TextBlock":
-        is_reasoning = kind == "reasoning_text"
+        is_reasoning = kind in _REASONING_FORMS
         previous = self._block
-        if previous is not None and not is_reasoning and previous.kind != "reasoning_text":
+        if previous is not None and not is_reasoning and previous.kind not in _REASONING_FORMS:
             # Text after a refusal, or the reverse: a second part of the same message.
-            self._close_part(previous, frames)
-            block = _TextBlock(kind, previous.item, previous.output_index, previous.content_index + 1, previous.parts)
+            self._close_part(previous, frames, "completed")
+            block = _TextBlock(kind, previous.item, previous.output_index, previous.parts)
         else:
             self._close_block(frames, "completed")
             if is_reasoning:
@@ -257,46 +274,61 @@ class Turn:
                     "role": "assistant",
                     "content": [],
                 }
-            block = _TextBlock(kind, item, self._add_item(item, frames), 0, [])
+            block = _TextBlock(kind, item, self._add_item(item, frames), [])
         self._block = block
-        frames.append(
-            self._encode(
-                events.ContentPartAdded,
-                item_id=block.item["id"],
-                output_index=block.output_index,
-                content_index=block.content_index,
-                part=_part(kind, ""),
-            )
-        )
+        self._open_part(block, frames)
         return block
 
-    def _close_part(self, block: "_TextBlock", frames: list[str]) -> None:
-        text = "".join(block.pieces)
+    def _open_part(self, block: "_TextBlock", frames: list[str]) -> None:
+        if block.kind == "summary_text":
+            event: Callable[..., events.ServerEvent] = events.ReasoningSummaryPartAdded
+        else:
+            event = events.ContentPartAdded
+        if block.kind != "untold":
+            frames.append(self._encode(event, part=_part(block.kind, ""), **block.place))
+
+    def _close_part(self, block: "_TextBlock", frames: list[str], status: str) -> None:
+        text = block.text
+        if block.kind == "untold":
+            text = concise(text) if self._is_summarised else ""
+            if not text:
+                return
+            block.kind = "summary_text"
+            self._open_part(block, frames)
+            frames.append(self._encode(events.ReasoningSummaryTextDelta, delta=text, **block.place))
         part = _part(block.kind, text)
         block.parts.append(part)
-        place = {
-            "item_id": block.item["id"],
-            "output_index": block.output_index,
-            "content_index": block.content_index,
-        }
         if block.kind == "output_text":
-            frames.append(self._encode(events.OutputTextDone, text=text, **place))
+            frames.append(self._encode(events.OutputTextDone, text=text, **block.place))
         elif block.kind == "refusal":
-            frames.append(self._encode(events.RefusalDone, refusal=text, **place))
+            frames.append(self._encode(events.RefusalDone, refusal=text, **block.place))
+        elif block.kind == "reasoning_text":
+            frames.append(self._encode(events.ReasoningTextDone, text=text, **block.place))
         else:
-            frames.append(self._encode(events.ReasoningTextDone, text=text, **place))
-        frames.append(self._encode(events.ContentPartDone, part=part, **place))
+            frames.append(self._encode(events.ReasoningSummaryTextDone, text=text, **block.place))
+            cut_off = UNSET if status == "completed" else status
+            frames.append(self._encode(events.ReasoningSummaryPartDone, part=part, status=cut_off, **block.place))
+            return
+        frames.append(self._encode(events.ContentPartDone, part=part, **block.place))
 
     def _close_block(self, frames: list[str], status: str) -> None:
         block = self._block
         if block is None:
             return
         self._block = None
-        self._close_part(block, frames)
-        item = {**block.item, "content": block.parts}
-        if item["type"] == "message" or status == "incomplete":
+        self._close_part(block, frames, status)
+        is_reasoning = block.kind in _REASONING_FORMS
+        field = "content" if block.kind == "reasoning_text" or not is_reasoning else "summary"
+        item = {**block.item, field: block.parts}
+        if not is_reasoning or status == "incomplete":
             # A reasoning item says so only when it was cut off.
             item["status"] = status
+        if is_reasoning and (self._includes_sealed or block.kind != "reasoning_text"):
+            sealed = {**item, "encrypted_content": self._seal(block.text)}
+            if self._includes_sealed:
+                item = sealed
+            else:
+                self._kept[block.output_index] = sealed
         self._finish_item(block.output_index, item, frames)
 
     def _start_call(self, start: CallStart, frames: list[str]) -> None:
@@ -343,19 +375,24 @@ class Turn:
 
 
 class _TextBlock:
-    """An open content part, and the item it belongs to."""
+    """An open content or summary part, and the item it belongs to."""
 
-    __slots__ = ("kind", "item", "output_index", "content_index", "parts", "pieces")
+    __slots__ = ("kind", "item", "output_index", "parts", "place", "pieces")
 
-    def __init__(
-        self, kind: str, item: Item, output_index: int, content_index: int, parts: list[dict[str, Any]]
-    ) -> None:
+    def __init__(self, kind: str, item: Item, output_index: int, parts: list[dict[str, Any]]) -> None:
         self.kind = kind
         self.item = item
         self.output_index = output_index
-        self.content_index = content_index
         self.parts = parts
+        """Those before this one."""
+        position = "summary_index" if kind in ("summary_text", "untold") else "content_index"
+        self.place = {"item_id": item["id"], "output_index": output_index, position: len(parts)}
+        """What every event of this part says of where it is."""
         self.pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 class _Call:
@@ -374,7 +411,9 @@ _DELTA_EVENTS: dict[str, Callable[..., events.ServerEvent]] = {
     "output_text": events.OutputTextDelta,
     "refusal": events.RefusalDelta,
     "reasoning_text": events.ReasoningTextDelta,
+    "summary_text": events.ReasoningSummaryTextDelta,
 }
+_REASONING_FORMS = frozenset({"reasoning_text", "summary_text", "untold"})
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:
@@ -382,4 +421,4 @@ def _part(kind: str, text: str) -> dict[str, Any]:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     if kind == "refusal":
         return {"type": "refusal", "refusal": text}
-    return {"type": "reasoning_text", "text": text}
+    return {"type": kind, "text": text}

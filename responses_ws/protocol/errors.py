@@ -58,6 +58,15 @@ class PreviousResponseNotFound(InvalidRequest):
         super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
 
 
+class InvalidEncryptedContent(InvalidRequest):
+    """400: a sealed item that does not open: changed, of somebody else, too old. Why, nobody is told."""
+
+    code = "invalid_encrypted_content"
+
+    def __init__(self, param: str) -> None:
+        super().__init__("The encrypted content could not be verified, or has expired.", param=param)
+
+
 class Unauthorized(ApiError):
     """401: no key, or one that is not good."""
 

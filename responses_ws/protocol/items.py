@@ -66,6 +66,8 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
     elif kind == "reasoning":
         if not isinstance(item.get("content"), list | None):
             raise _wrong_type(f"{where}.content")
+        if not isinstance(item.get("encrypted_content"), str | None):
+            raise _wrong_type(f"{where}.encrypted_content")
     elif kind == "item_reference":
         raise InvalidRequest(
             "Item references are not supported yet: send the item itself.",

@@ -34,6 +34,7 @@ class Request(msgspec.Struct, kw_only=True):
     conversation: str | JsonObject | None = None
     store: bool | None = None
     include: list[str] | None = None
+    """What else to send. ``reasoning.encrypted_content`` means something here; other words are ignored."""
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
@@ -66,6 +67,17 @@ class Request(msgspec.Struct, kw_only=True):
     @property
     def is_warmup(self) -> bool:
         return self.generate is False
+
+    @property
+    def reasoning_summary(self) -> str | None:
+        """Which summary is asked for, if one is; under its old name, too."""
+        reasoning = self.reasoning or {}
+        summary: str | None = reasoning.get("summary") or reasoning.get("generate_summary")
+        return summary
+
+    @property
+    def includes_encrypted_reasoning(self) -> bool:
+        return "reasoning.encrypted_content" in (self.include or ())
 
 
 _decode_request = msgspec.json.Decoder(Request).decode
@@ -150,7 +162,8 @@ def check_request(request: Request, *, max_tools: int) -> None:
     reasoning = request.reasoning or {}
     # Efforts are not listed here: open models have words of their own.
     _check_optional(reasoning, "effort", "reasoning", str)
-    _check_choice(reasoning, "summary", "reasoning", ("auto", "concise", "detailed"))
+    for field in ("summary", "generate_summary"):
+        _check_choice(reasoning, field, "reasoning", ("auto", "concise", "detailed"))
 
 
 def _missing(param: str) -> InvalidRequest:

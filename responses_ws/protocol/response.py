@@ -33,7 +33,7 @@ def response_object(request: Request, *, response_id: str, created_at: int) -> J
         "prompt_cache_key": request.prompt_cache_key,
         "presence_penalty": request.presence_penalty or 0.0,
         "frequency_penalty": request.frequency_penalty or 0.0,
-        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "reasoning": {"effort": reasoning.get("effort"), "summary": request.reasoning_summary},
         "safety_identifier": request.safety_identifier,
         "service_tier": "priority" if tier in ("fast", "priority") else "default",
         "store": request.is_stored,

@@ -108,6 +108,37 @@ class ReasoningTextDone(ServerEvent, tag="response.reasoning_text.done"):
     text: str
 
 
+class ReasoningSummaryPartAdded(ServerEvent, tag="response.reasoning_summary_part.added", gc=True):
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: JsonObject
+
+
+class ReasoningSummaryPartDone(ServerEvent, tag="response.reasoning_summary_part.done", gc=True):
+    """``status`` is there, and says incomplete, only if the reasoning was cut off."""
+
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: JsonObject
+    status: str | UnsetType = UNSET
+
+
+class ReasoningSummaryTextDelta(ServerEvent, tag="response.reasoning_summary_text.delta"):
+    item_id: str
+    output_index: int
+    summary_index: int
+    delta: str
+
+
+class ReasoningSummaryTextDone(ServerEvent, tag="response.reasoning_summary_text.done"):
+    item_id: str
+    output_index: int
+    summary_index: int
+    text: str
+
+
 class FunctionCallArgumentsDelta(ServerEvent, tag="response.function_call_arguments.delta"):
     item_id: str
     output_index: int

@@ -24,6 +24,7 @@ from responses_ws.stores.memory import hot_tier
 from .admission import Principal, admit
 from .mailbox import Mailbox
 from .sampling import Word
+from .sealed import opened_context, opened_input
 
 
 class Asked(msgspec.Struct, kw_only=True):
@@ -96,11 +97,14 @@ class Context(msgspec.Struct, kw_only=True):
 
     def grown(self, items: Sequence[Item]) -> "Context":
         """The context of the next sampling step in the same response."""
-        return msgspec.structs.replace(self, items=self.items.extended(items), prompt=self.prompt.extended(items))
+        return msgspec.structs.replace(self, items=self.items.extended(items), prompt=self._prompt_with(items))
+
+    def _prompt_with(self, items: Sequence[Item]) -> ChatPrompt:
+        return self.prompt.extended(opened_context(items, project_id=self.asked.principal.project_id))
 
     def link(self, response: JsonObject, output: list[Item], place: Place | None) -> Link:
-        """What a continuation of the finished response will need. ``output``: of its last step."""
-        prompt = self.prompt.extended(output)
+        """What a continuation of the finished response will need. ``output``: of its last step, as it is kept."""
+        prompt = self._prompt_with(output)
         return Link(
             response_id=response["id"],
             project_id=self.asked.principal.project_id,
@@ -133,8 +137,10 @@ async def open_context(asked: Asked) -> Context:
     else:
         route = await registry.resolve(request.model)
     new_items = input_items(request.input, new_id, max_items=limits.max_items)
+    shown = opened_input(new_items, project_id=asked.principal.project_id, model=request.model)
     if parent is not None and parent.kept_input:
         new_items = _behind_outputs(new_items, parent.kept_input)
+        shown = _behind_outputs(shown, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
     items = (parent.items if parent else SharedLog[Item]()).extended(new_items)
     past_prompt = parent.prompt if parent else ChatPrompt()
@@ -151,7 +157,7 @@ async def open_context(asked: Asked) -> Context:
         new_items=new_items,
         items=items,
         input_end=len(items),
-        prompt=past_prompt.extended(new_items),
+        prompt=past_prompt.extended(shown),
         tools=tools,
     )
 
@@ -192,7 +198,7 @@ async def _find_parent(asked: Asked) -> Link | None:
 async def _link_from(stored: StoredChain, project_id: int) -> Link:
     """A link made anew from what was stored: the one place where a whole context is rendered."""
     output = stored.items[stored.input_end :]
-    prompt = ChatPrompt().extended(stored.items)
+    prompt = ChatPrompt().extended(opened_context(stored.items, project_id=project_id))
     return Link(
         response_id=stored.response["id"],
         project_id=project_id,

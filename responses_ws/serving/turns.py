@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 
@@ -36,6 +37,7 @@ from .context import Asked, Context, open_context
 from .mailbox import Mailbox
 from .recording import Record, Stored
 from .sampling import SamplingStep, Sign, Word
+from .sealed import seal_reasoning
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,9 @@ class _Run:
             response_id=new_id("resp"),
             new_id=new_id,
             created_at=int(time.time()),
+            seal=partial(seal_reasoning, project_id=self.asked.principal.project_id, model=context.route.model),
             stream_id=self.asked.stream_id,
+            shows_raw_reasoning=app_settings.RAW_REASONING,
         )
         self._record = Record(
             self.asked.principal,
@@ -285,7 +289,7 @@ class _Run:
         usage = self._step_usage()
         frames = self._turn.end_step(usage)
         self._step = None
-        self._context = self._context.grown(self._turn.output[self._step_start :])
+        self._context = self._context.grown(self._turn.kept_output[self._step_start :])
         return [*frames, self._turn.wait_for_outputs(self._open_items())]
 
     async def _wait_for_outputs(self) -> Frames:
@@ -354,16 +358,16 @@ class _Run:
         stored = None
         if asked.request.is_stored:
             if parent is not None and parent.place is not None:
-                items = context.new_items + self._turn.output
+                items = context.new_items + self._turn.kept_output
                 stored = Stored(response, parent.place, items, context.input_end)
             else:
                 # Nothing of this chain is stored yet: it is written whole, once.
-                items = context.items.since(0)[: context.input_end] + self._turn.output
+                items = context.items.since(0)[: context.input_end] + self._turn.kept_output
                 stored = Stored(response, None, items, context.input_end)
         place = await self._record.close(
             status=self._turn.status, usage=usage, reason=self._turn.incomplete_reason, stored=stored
         )
-        link = context.link(response, self._turn.output[len(context.items) - context.input_end :], place)
+        link = context.link(response, self._turn.kept_output[len(context.items) - context.input_end :], place)
         # Before the terminal event: a fast client continues in the same millisecond.
         if asked.chains is not None:
             asked.chains.put(asked.stream_id, link)

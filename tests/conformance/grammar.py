@@ -29,6 +29,7 @@ PIECES = {
     "response.output_text.delta": ("response.output_text.done", "text"),
     "response.refusal.delta": ("response.refusal.done", "refusal"),
     "response.reasoning_text.delta": ("response.reasoning_text.done", "text"),
+    "response.reasoning_summary_text.delta": ("response.reasoning_summary_text.done", "text"),
     "response.function_call_arguments.delta": ("response.function_call_arguments.done", "arguments"),
     "response.custom_tool_call_input.delta": ("response.custom_tool_call_input.done", "input"),
 }
@@ -109,7 +110,7 @@ def _check_pieces(events: list[Event]) -> None:
     """Deltas add up to the done value, parts to the item's content."""
 
     def place(event: Event) -> tuple[int, int]:
-        return event["output_index"], event.get("content_index", 0)
+        return event["output_index"], event.get("content_index", event.get("summary_index", 0))
 
     pieces = sorted((event for event in events if "item_id" in event), key=place)
     for _, group in groupby(pieces, key=place):
@@ -120,13 +121,14 @@ def _check_pieces(events: list[Event]) -> None:
                 ends = [event for event in told if event["type"] == done]
                 assert len(ends) == 1
                 assert "".join(event["delta"] for event in told if event["type"] == delta) == ends[0][field]
-        opened = [event["part"] for event in told if event["type"] == "response.content_part.added"]
-        closed = [event["part"] for event in told if event["type"] == "response.content_part.done"]
+        opened = [event["part"] for event in told if event["type"].endswith("_part.added")]
+        closed = [event["part"] for event in told if event["type"].endswith("_part.done")]
         assert len(closed) <= len(opened) <= 1
         if closed:
             items = {
                 event["output_index"]: event["item"] for event in events if event["type"] == "response.output_item.done"
             }
             index, position = place(told[0])
-            assert items[index]["content"][position] == closed[0]
+            field = "summary" if closed[0]["type"] == "summary_text" else "content"
+            assert items[index][field][position] == closed[0]
             assert opened[0]["type"] == closed[0]["type"]

@@ -33,14 +33,16 @@ WIRE_USAGE = {
 }
 
 
-def new_turn(*, stream_id: str | None = None, **fields: Any) -> Turn:
+def new_turn(*, stream_id: str | None = None, shows_raw_reasoning: bool = True, **fields: Any) -> Turn:
     count = itertools.count(1)
     return Turn(
         Request(**{"model": "m", "input": "hi", **fields}),
         response_id="resp_1",
         new_id=lambda prefix: f"{prefix}_{next(count)}",
         created_at=1000,
+        seal=lambda text: f"sealed:{text}",
         stream_id=stream_id,
+        shows_raw_reasoning=shows_raw_reasoning,
     )
 
 
@@ -214,6 +216,89 @@ def test_parallel_calls_may_interleave() -> None:
         {"type": "response.output_item.done", "output_index": 0, "item": first},
     ]
     assert events[-1]["response"]["output"] == [first, second]
+
+
+THOUGHTS = (ReasoningDelta("Hm. "), ReasoningDelta("So be it."))
+SUMMARY = {"type": "summary_text", "text": "Hm. So be it."}
+
+
+@pytest.mark.parametrize("summary", ["auto", "detailed"])
+def test_a_whole_summary_streams_as_the_reasoning_comes(summary: str) -> None:
+    events = run(*THOUGHTS, TextDelta("Yes"), turn=new_turn(reasoning={"summary": summary}))
+
+    item = {"id": "rs_1", "type": "reasoning", "summary": []}
+    place = {"item_id": "rs_1", "output_index": 0, "summary_index": 0}
+    name = "response.reasoning_summary"
+    assert between(events)[:7] == [
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": f"{name}_part.added", **place, "part": {"type": "summary_text", "text": ""}},
+        {"type": f"{name}_text.delta", **place, "delta": "Hm. "},
+        {"type": f"{name}_text.delta", **place, "delta": "So be it."},
+        {"type": f"{name}_text.done", **place, "text": "Hm. So be it."},
+        {"type": f"{name}_part.done", **place, "part": SUMMARY},
+        {"type": "response.output_item.done", "output_index": 0, "item": {**item, "summary": [SUMMARY]}},
+    ]
+    assert events[-1]["response"]["reasoning"] == {"effort": None, "summary": summary}
+
+
+def test_a_concise_summary_comes_in_one_piece_at_the_end_of_the_reasoning() -> None:
+    turn = new_turn(reasoning={"summary": "concise"})
+
+    events = run(*THOUGHTS, ReasoningDelta(" x" * 200), turn=turn)
+
+    place = {"item_id": "rs_1", "output_index": 0, "summary_index": 0}
+    assert [event["type"] for event in events].count("response.reasoning_summary_text.delta") == 1
+    assert {"type": "response.reasoning_summary_text.delta", **place, "delta": "Hm. So be it."} in between(events)
+    assert events[-1]["response"]["output"][0]["summary"] == [SUMMARY]
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "summary"),
+    [(None, []), ({"summary": "auto"}, [SUMMARY]), ({"summary": "concise"}, [SUMMARY])],
+    ids=["no summary", "auto", "concise"],
+)
+def test_raw_reasoning_can_be_hidden_altogether(reasoning: dict[str, str] | None, summary: list[Any]) -> None:
+    turn = new_turn(reasoning=reasoning, shows_raw_reasoning=False)
+
+    events = run(*THOUGHTS, turn=turn)
+
+    assert events[-1]["response"]["output"] == [{"id": "rs_1", "type": "reasoning", "summary": summary}]
+    assert not [event for event in events if "reasoning_text" in event["type"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reasoning", "shows_raw"),
+    [(True, None, True), (False, {"summary": "auto"}, True), (False, None, False), (True, None, False)],
+    ids=["asked for", "a summary", "hidden", "hidden and asked for"],
+)
+def test_reasoning_is_kept_whole_and_sent_sealed_where_asked_for(
+    asked: bool, reasoning: dict[str, str] | None, shows_raw: bool
+) -> None:
+    include = ["reasoning.encrypted_content", "something.else"] if asked else []
+    turn = new_turn(reasoning=reasoning, include=include, shows_raw_reasoning=shows_raw)
+
+    run(*THOUGHTS, TextDelta("Yes"), turn=turn)
+
+    assert turn.output[0].get("encrypted_content") == ("sealed:Hm. So be it." if asked else None)
+    assert turn.kept_output[0]["encrypted_content"] == "sealed:Hm. So be it."
+    assert turn.kept_output[1:] == turn.output[1:]
+
+
+def test_reasoning_that_is_told_in_full_is_not_sealed_unasked() -> None:
+    turn = new_turn()
+
+    run(*THOUGHTS, turn=turn)
+
+    assert turn.kept_output == turn.output
+    assert "encrypted_content" not in turn.output[0]
+
+
+def test_a_summary_that_was_cut_off_says_so() -> None:
+    events = run(*THOUGHTS, Finished("length"), turn=new_turn(reasoning={"summary": "auto"}))
+
+    (done,) = [event for event in events if event["type"] == "response.reasoning_summary_part.done"]
+    assert done["status"] == "incomplete"
+    assert events[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
 def test_a_custom_call_gives_its_input_bare() -> None:

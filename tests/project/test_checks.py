@@ -37,6 +37,8 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
             {"MODELS": {"m": {"ENGINE": "mian"}}, "ENGINES": {"main": SCRIPTED}}, "E001", "'main'", id="engine"
         ),
         pytest.param({"MODELS": {"m": {}}}, "E001", "names no engine", id="model without engine"),
+        pytest.param({"SEALING_KEYS": ["x" * 32, "short"]}, "E001", "['SEALING_KEYS'][1] has 5", id="short key"),
+        pytest.param({"SEALING_KEYS": "x" * 32}, "E001", "SEALING_KEYS", id="a key that is no list"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: Any, given: Any, id_: str, text: str) -> None:

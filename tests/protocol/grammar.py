@@ -23,6 +23,19 @@ PARTS = {
     "output_text": ("text", "response.output_text.delta", "response.output_text.done", "text"),
     "refusal": ("refusal", "response.refusal.delta", "response.refusal.done", "refusal"),
     "reasoning_text": ("text", "response.reasoning_text.delta", "response.reasoning_text.done", "text"),
+    "summary_text": (
+        "text",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done",
+        "text",
+    ),
+}
+# Which parts an item may have: (its field, what the events call their place, the name of the events).
+PLACES = {
+    "output_text": ("message", "content", "content_index", "response.content_part"),
+    "refusal": ("message", "content", "content_index", "response.content_part"),
+    "reasoning_text": ("reasoning", "content", "content_index", "response.content_part"),
+    "summary_text": ("reasoning", "summary", "summary_index", "response.reasoning_summary_part"),
 }
 # type of call item: (its text's key, delta event, done event, the done event's key)
 CALLS = {
@@ -46,7 +59,8 @@ DONES = {row[2]: kind for table in (PARTS, CALLS) for kind, row in table.items()
 class OpenPart:
     def __init__(self, event: Event) -> None:
         self.kind = event["part"]["type"]
-        self.index = event["content_index"]
+        self.position = PLACES[self.kind][2]
+        self.index = event[self.position]
         self.said = ""
         self.is_said = False
 
@@ -102,9 +116,9 @@ class Grammar:
             self._added(event)
         elif kind == "response.output_item.done":
             self._done(event)
-        elif kind == "response.content_part.added":
+        elif kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
             self._part_added(event)
-        elif kind == "response.content_part.done":
+        elif kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
             self._part_done(event)
         elif kind in DELTAS:
             self._delta(event, DELTAS[kind])
@@ -144,16 +158,17 @@ class Grammar:
     def _part(self, event: Event) -> tuple[OpenItem, OpenPart]:
         item = self._item(event)
         assert item.part is not None, "no part is open"
-        assert event["content_index"] == item.part.index
+        assert event[item.part.position] == item.part.index
         return item, item.part
 
     def _part_added(self, event: Event) -> None:
         item = self._item(event)
         assert item.part is None, "the part before is still open"
-        assert event["content_index"] == len(item.parts)
         kind = event["part"]["type"]
-        assert (kind == "reasoning_text") == (item.added["type"] == "reasoning")
-        assert item.added["type"] in ("message", "reasoning")
+        owner, _, position, name = PLACES[kind]
+        assert (item.added["type"], event["type"]) == (owner, f"{name}.added")
+        assert event[position] == len(item.parts)
+        assert all(PLACES[part["type"]][1] == PLACES[kind][1] for part in item.parts), "raw text and a summary"
         assert event["part"][PARTS[kind][0]] == ""
         item.part = OpenPart(event)
 
@@ -185,6 +200,7 @@ class Grammar:
     def _part_done(self, event: Event) -> None:
         item, part = self._part(event)
         assert part.is_said
+        assert event["type"] == f"{PLACES[part.kind][3]}.done"
         assert event["part"]["type"] == part.kind
         assert event["part"][PARTS[part.kind][0]] == part.said
         item.parts.append(event["part"])
@@ -196,18 +212,20 @@ class Grammar:
         assert opened is not None, "no such item is open"
         assert opened.part is None, "its part is still open"
         kind = item["type"]
-        changing = {"status", "content", *(row[0] for row in CALLS.values())}
+        changing = {"status", "content", "summary", "encrypted_content", *(row[0] for row in CALLS.values())}
         for key in {*opened.added, *item} - changing:
             assert opened.added[key] == item[key], f"the item's {key} changed"
         if kind in CALLS:
             assert opened.is_said
             assert item[CALLS[kind][0]] == opened.said
             assert item["status"] in ("completed", "incomplete")
-        else:
-            assert opened.parts, "an item without parts"
+        elif kind == "message":
+            assert opened.parts, "a message without parts"
             assert item["content"] == opened.parts
-            if kind == "message":
-                assert item["status"] in ("completed", "incomplete")
+            assert item["status"] in ("completed", "incomplete")
+        else:
+            assert [*item.get("content", ()), *item["summary"]] == opened.parts
+            assert item.get("content", True), "content is left out rather than empty"
         self.done[index] = item
 
     def _terminal(self, kind: str, response: dict[str, Any]) -> None:

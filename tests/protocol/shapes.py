@@ -56,7 +56,14 @@ USAGE = {
 ITEMS: dict[str, dict[str, Any]] = {
     # Left out rather than null: phase, encrypted_content, and content of a reasoning item without any.
     "message": {"id": str, "type": str, "status": str, "role": str, "content": list},
-    "reasoning": {"id": str, "type": str, "summary": list, "content?": list, "status?": str},
+    "reasoning": {
+        "id": str,
+        "type": str,
+        "summary": list,
+        "content?": list,
+        "encrypted_content?": str,
+        "status?": str,
+    },
     "function_call": {
         "id": str,
         "type": str,
@@ -80,9 +87,11 @@ PARTS: dict[str, dict[str, Any]] = {
     "output_text": {"type": str, "text": str, "annotations": list, "logprobs": list},
     "refusal": {"type": str, "refusal": str},
     "reasoning_text": {"type": str, "text": str},
+    "summary_text": {"type": str, "text": str},
 }
 _IN_ITEM: dict[str, Any] = {"item_id": str, "output_index": int}
 _IN_PART: dict[str, Any] = {**_IN_ITEM, "content_index": int}
+_IN_SUMMARY: dict[str, Any] = {**_IN_ITEM, "summary_index": int}
 EVENTS: dict[str, dict[str, Any]] = {
     **{f"response.{name}": {"response": dict} for name in ("created", "in_progress")},
     **{f"response.{name}": {"response": dict} for name in ("completed", "incomplete", "failed")},
@@ -96,6 +105,10 @@ EVENTS: dict[str, dict[str, Any]] = {
     "response.refusal.done": {**_IN_PART, "refusal": str},
     "response.reasoning_text.delta": {**_IN_PART, "delta": str},
     "response.reasoning_text.done": {**_IN_PART, "text": str},
+    "response.reasoning_summary_part.added": {**_IN_SUMMARY, "part": dict},
+    "response.reasoning_summary_part.done": {**_IN_SUMMARY, "part": dict, "status?": str},
+    "response.reasoning_summary_text.delta": {**_IN_SUMMARY, "delta": str},
+    "response.reasoning_summary_text.done": {**_IN_SUMMARY, "text": str},
     "response.function_call_arguments.delta": {**_IN_ITEM, "delta": str},
     "response.function_call_arguments.done": {**_IN_ITEM, "arguments": str},
     "response.custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},
@@ -146,7 +159,7 @@ def check_usage(usage: dict[str, Any]) -> None:
 
 def check_item(item: dict[str, Any]) -> None:
     check_shape(item, ITEMS[item["type"]], item["type"])
-    for part in item.get("content", ()):
+    for part in [*item.get("content", ()), *item.get("summary", ())]:
         check_shape(part, PARTS[part["type"]], part["type"])
 
 

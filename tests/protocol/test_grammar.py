@@ -20,6 +20,7 @@ def frames() -> list[str]:
         response_id="resp_1",
         new_id=lambda prefix: f"{prefix}_{next(count)}",
         created_at=1000,
+        seal=str,
         stream_id="a",
     )
     said = turn.begin()

@@ -191,6 +191,10 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
         (MISSING, "input"),
     ),
     "reasoning's content no list": ({"type": "reasoning", "content": "Hm"}, ("invalid_type", "content")),
+    "reasoning's encrypted content no string": (
+        {"type": "reasoning", "encrypted_content": 5},
+        ("invalid_type", "encrypted_content"),
+    ),
     "reasoning's text no string": (
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": 5}]},
         ("invalid_type", "content[0].text"),

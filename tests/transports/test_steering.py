@@ -128,7 +128,9 @@ async def test_too_many_steers_come_back(api_key: ApiKey) -> None:
 
 async def test_the_steers_of_a_response_that_fails_come_back(api_key: ApiKey) -> None:
     async with ResponsesCommunicator(api_key.secret) as socket:
-        await socket.create(**CREATE, input='!rate 20 !break 7 !call get_weather {"city": "a b c d e f g h i"}', tools=[WEATHER])
+        await socket.create(
+            **CREATE, input='!rate 20 !break 7 !call get_weather {"city": "a b c d e f g h i"}', tools=[WEATHER]
+        )
         first = await until(socket, "response.output_item.added")
         await steer(socket, first[0]["response"]["id"], "hurry")
         events = await until(socket, "response.steer.failed")
