@@ -46,6 +46,9 @@ class Settings:
     """Days that sealed content can be brought back by a client."""
     SSE_DONE: bool = True
     """End SSE streams with ``data: [DONE]``, as the Open Responses specification asks; every known client takes it."""
+    API_DOCS: bool = True
+    """Serve ``openapi.json``, ``asyncapi.json`` and the page ``docs`` beside the endpoints, to everybody and without a
+    key: they hold no secrets. Off: 404."""
     ALLOWED_ORIGINS: list[str] = dataclasses.field(default_factory=list)
     """Values of the ``Origin`` header that may open a socket. Programs send none and need a key; a browser page from
     another site is refused."""

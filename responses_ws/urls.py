@@ -3,6 +3,7 @@
 from django.urls import re_path
 
 from responses_ws.transports import views
+from responses_ws.transports.schema import views as schema
 
 app_name = "responses_ws"
 
@@ -12,4 +13,7 @@ urlpatterns = [
     re_path(r"^responses/(?P<response_id>[^/]+)/input_items/?$", views.InputItemsView.as_view(), name="input_items"),
     re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),
     re_path(r"^models/(?P<model>.+?)/?$", views.ModelView.as_view(), name="model"),
+    re_path(r"^openapi\.json$", schema.OpenApiView.as_view(), name="openapi"),
+    re_path(r"^asyncapi\.json$", schema.AsyncApiView.as_view(), name="asyncapi"),
+    re_path(r"^docs/?$", schema.DocsView.as_view(), name="docs"),
 ]

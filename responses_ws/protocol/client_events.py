@@ -1,12 +1,13 @@
 """What a client says on a socket: one JSON object per text frame."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from .errors import ApiError, InvalidRequest
 from .request import JsonObject, Request, bad_json
+from .shapes import shape
 
 
 class ResponseCreate(Request, kw_only=True, tag_field="type", tag="response.create"):
@@ -23,14 +24,17 @@ class ResponseSteer(msgspec.Struct, kw_only=True, tag_field="type", tag="respons
     """Put user input into a running response."""
 
     previous_response_id: str
-    input: str | list[JsonObject]
+    """The response that runs, on this socket."""
+    input: str | list[Annotated[JsonObject, shape("UserMessage")]]
 
 
 class ResponseAppend(msgspec.Struct, kw_only=True, tag_field="type", tag="response.append"):
     """The outputs that a waiting response asked for: our one-long-response extension, on sockets that opted in."""
 
     response_id: str
-    input: list[JsonObject]
+    """The response that waits, on this socket."""
+    input: list[Annotated[JsonObject, shape("AppendedItem")]]
+    """All required outputs, in any order, and user messages if wanted."""
     stream_id: str | None = None
 
 

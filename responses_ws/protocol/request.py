@@ -9,12 +9,14 @@ from msgspec import Meta
 
 from .errors import InvalidRequest, PreviousResponseNotFound
 from .ids import is_well_formed
+from .shapes import shape
 
 JsonObject = dict[str, Any]
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 # Larger counts fit no engine's field.
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_ToolChoiceWord = Annotated[str, Meta(extra_json_schema={"enum": ["auto", "none", "required"]})]
 _Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -28,20 +30,28 @@ class Request(msgspec.Struct, kw_only=True):
     """
 
     model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    input: str | list[JsonObject] | None = None
+    """Needed in every request: a chain does not inherit it."""
+    input: str | list[Annotated[JsonObject, shape("InputItem")]] | None = None
+    """What is new: a text, or items. May be missing where there is a context already, and in a warm-up."""
     instructions: str | None = None
+    """Put before the context. Not inherited along a chain."""
     previous_response_id: str | None = None
+    """Continue this response: its context and its output come before ``input``."""
     conversation: str | JsonObject | None = None
     store: bool | None = None
+    """True unless false: the response can be found again, from any socket and over HTTP."""
     include: list[str] | None = None
     """What else to send. ``reasoning.encrypted_content`` means something here; other words are ignored."""
-    tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = None
+    tools: list[Annotated[JsonObject, shape("Tool")]] | None = None
+    """Not inherited along a chain."""
+    tool_choice: _ToolChoiceWord | Annotated[JsonObject, shape("ToolChoice")] | None = None
     parallel_tool_calls: bool | None = None
+    """True unless false."""
     max_tool_calls: _Count | None = None
     max_output_tokens: _Count | None = None
-    reasoning: JsonObject | None = None
-    text: JsonObject | None = None
+    """Reasoning included. When it is reached, the response is ``incomplete``."""
+    reasoning: Annotated[JsonObject, shape("ReasoningConfig")] | None = None
+    text: Annotated[JsonObject, shape("TextConfig")] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -49,6 +59,7 @@ class Request(msgspec.Struct, kw_only=True):
     presence_penalty: _Penalty | None = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: _Metadata | None = None
+    """Given back with the response."""
     service_tier: str | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: str | None = None
@@ -56,6 +67,7 @@ class Request(msgspec.Struct, kw_only=True):
     prompt_cache_key: str | None = None
     background: bool | None = None
     stream: bool | None = None
+    """HTTP: answer with server-sent events. On a socket without meaning."""
     generate: bool | None = None
     """WebSocket only. False: a warm-up, everything but the sampling."""
 

@@ -3,196 +3,224 @@
 Every event is a struct whose first key on the wire is ``type``. ``encode`` gives the frame.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from .items import Item
+from .shapes import shape
 
 JsonObject = dict[str, Any]
 
+EncodedResponse = Annotated[Raw, shape("Response")]
+OutputItem = Annotated[Item, shape("OutputItem")]
+OutputPart = Annotated[JsonObject, shape("OutputPart")]
+SummaryPart = Annotated[JsonObject, shape("SummaryText")]
+
 
 class ServerEvent(msgspec.Struct, kw_only=True, gc=False, tag_field="type"):
-    """``sequence_number`` counts from 0 within one response. ``stream_id`` is absent on the default lane."""
+    """What all events have. Its subclasses without subclasses are the events."""
 
     sequence_number: int
+    """Counts from 0 within one response."""
     stream_id: str | UnsetType = UNSET
+    """The lane's name; absent on the default lane."""
 
 
-class ResponseCreated(ServerEvent, tag="response.created", gc=True):
-    response: Raw
+class Lifecycle(ServerEvent, gc=True):
+    """Of the response as a whole."""
+
+    response: EncodedResponse
 
 
-class ResponseInProgress(ServerEvent, tag="response.in_progress", gc=True):
-    response: Raw
+class ResponseCreated(Lifecycle, tag="response.created"):
+    """The first event: the engine has accepted the call, or is taking its time."""
 
 
-class ResponseCompleted(ServerEvent, tag="response.completed", gc=True):
-    response: Raw
+class ResponseInProgress(Lifecycle, tag="response.in_progress"):
+    """The second event; again whenever the engine has been silent for a while."""
 
 
-class ResponseIncomplete(ServerEvent, tag="response.incomplete", gc=True):
-    response: Raw
+class ResponseCompleted(Lifecycle, tag="response.completed"):
+    """The last event: all that was asked for is there."""
 
 
-class ResponseFailed(ServerEvent, tag="response.failed", gc=True):
-    response: Raw
+class ResponseIncomplete(Lifecycle, tag="response.incomplete"):
+    """The last event: it ended early. ``response.incomplete_details`` says why."""
+
+
+class ResponseFailed(Lifecycle, tag="response.failed"):
+    """The last event: it broke after it had begun. ``response.error`` says why."""
 
 
 class OutputItemAdded(ServerEvent, tag="response.output_item.added", gc=True):
+    """An item begins, still empty."""
+
     output_index: int
-    item: Item
+    """Its place in the response's ``output``."""
+    item: OutputItem
 
 
 class OutputItemDone(ServerEvent, tag="response.output_item.done", gc=True):
+    """An item is whole. In the response's ``output`` it stands exactly so."""
+
     output_index: int
-    item: Item
+    """Its place in the response's ``output``."""
+    item: OutputItem
 
 
-class ContentPartAdded(ServerEvent, tag="response.content_part.added", gc=True):
+class WithinItem(ServerEvent):
+    """Of one item."""
+
     item_id: str
     output_index: int
+    """The item's place in the response's ``output``."""
+
+
+class WithinPart(WithinItem):
+    """Of one part of an item."""
+
     content_index: int
-    part: JsonObject
+    """The part's place in the item's ``content``."""
 
 
-class ContentPartDone(ServerEvent, tag="response.content_part.done", gc=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    part: JsonObject
+class ContentPartAdded(WithinPart, tag="response.content_part.added", gc=True):
+    """A part of an item begins, still empty."""
+
+    part: OutputPart
 
 
-class OutputTextDelta(ServerEvent, tag="response.output_text.delta"):
-    item_id: str
-    output_index: int
-    content_index: int
+class ContentPartDone(WithinPart, tag="response.content_part.done", gc=True):
+    """A part is whole. In the item it stands exactly so."""
+
+    part: OutputPart
+
+
+class OutputTextDelta(WithinPart, tag="response.output_text.delta"):
+    """A piece of text."""
+
     delta: str
     logprobs: tuple[()] = ()
 
 
-class OutputTextDone(ServerEvent, tag="response.output_text.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class OutputTextDone(WithinPart, tag="response.output_text.done"):
+    """The whole text."""
+
     text: str
     logprobs: tuple[()] = ()
 
 
-class RefusalDelta(ServerEvent, tag="response.refusal.delta"):
-    item_id: str
-    output_index: int
-    content_index: int
+class RefusalDelta(WithinPart, tag="response.refusal.delta"):
+    """A piece of the text with which the model declines."""
+
     delta: str
 
 
-class RefusalDone(ServerEvent, tag="response.refusal.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class RefusalDone(WithinPart, tag="response.refusal.done"):
+    """The whole text with which the model declined."""
+
     refusal: str
 
 
-class ReasoningTextDelta(ServerEvent, tag="response.reasoning_text.delta"):
-    item_id: str
-    output_index: int
-    content_index: int
+class ReasoningTextDelta(WithinPart, tag="response.reasoning_text.delta"):
+    """A piece of raw reasoning."""
+
     delta: str
 
 
-class ReasoningTextDone(ServerEvent, tag="response.reasoning_text.done"):
-    item_id: str
-    output_index: int
-    content_index: int
+class ReasoningTextDone(WithinPart, tag="response.reasoning_text.done"):
+    """The whole raw reasoning."""
+
     text: str
 
 
-class ReasoningSummaryPartAdded(ServerEvent, tag="response.reasoning_summary_part.added", gc=True):
-    item_id: str
-    output_index: int
+class WithinSummary(WithinItem):
+    """Of one part of a reasoning item's summary."""
+
     summary_index: int
-    part: JsonObject
+    """The part's place in the item's ``summary``."""
 
 
-class ReasoningSummaryPartDone(ServerEvent, tag="response.reasoning_summary_part.done", gc=True):
-    """``status`` is there, and says incomplete, only if the reasoning was cut off."""
+class ReasoningSummaryPartAdded(WithinSummary, tag="response.reasoning_summary_part.added", gc=True):
+    """A part of a summary begins, still empty."""
 
-    item_id: str
-    output_index: int
-    summary_index: int
-    part: JsonObject
+    part: SummaryPart
+
+
+class ReasoningSummaryPartDone(WithinSummary, tag="response.reasoning_summary_part.done", gc=True):
+    """A part of a summary is whole."""
+
+    part: SummaryPart
     status: str | UnsetType = UNSET
+    """There, and ``incomplete``, only if the reasoning was cut off."""
 
 
-class ReasoningSummaryTextDelta(ServerEvent, tag="response.reasoning_summary_text.delta"):
-    item_id: str
-    output_index: int
-    summary_index: int
+class ReasoningSummaryTextDelta(WithinSummary, tag="response.reasoning_summary_text.delta"):
+    """A piece of a summary."""
+
     delta: str
 
 
-class ReasoningSummaryTextDone(ServerEvent, tag="response.reasoning_summary_text.done"):
-    item_id: str
-    output_index: int
-    summary_index: int
+class ReasoningSummaryTextDone(WithinSummary, tag="response.reasoning_summary_text.done"):
+    """The whole text of a summary's part."""
+
     text: str
 
 
-class FunctionCallArgumentsDelta(ServerEvent, tag="response.function_call_arguments.delta"):
-    item_id: str
-    output_index: int
+class FunctionCallArgumentsDelta(WithinItem, tag="response.function_call_arguments.delta"):
+    """A piece of a call's arguments."""
+
     delta: str
 
 
-class FunctionCallArgumentsDone(ServerEvent, tag="response.function_call_arguments.done"):
-    item_id: str
-    output_index: int
+class FunctionCallArgumentsDone(WithinItem, tag="response.function_call_arguments.done"):
+    """The whole arguments of a call, JSON as the model wrote it."""
+
     arguments: str
 
 
-class CustomToolCallInputDelta(ServerEvent, tag="response.custom_tool_call_input.delta"):
-    item_id: str
-    output_index: int
+class CustomToolCallInputDelta(WithinItem, tag="response.custom_tool_call_input.delta"):
+    """A piece of a custom tool's input."""
+
     delta: str
 
 
-class CustomToolCallInputDone(ServerEvent, tag="response.custom_tool_call_input.done"):
-    item_id: str
-    output_index: int
+class CustomToolCallInputDone(WithinItem, tag="response.custom_tool_call_input.done"):
+    """The whole input of a custom tool."""
+
     input: str
 
 
 class SteerAccepted(ServerEvent, tag="response.steer.accepted", gc=True):
-    """Numbered within the response that it steers."""
+    """A steer was taken. Numbered within the response that it steers."""
 
-    steer: JsonObject
+    steer: Annotated[JsonObject, shape("AcceptedSteer")]
 
 
 class SteerPending(ServerEvent, tag="response.steer.pending", gc=True):
     """The response has ended with calls open: the steer goes before the next explicit create that continues it."""
 
-    steer: JsonObject
+    steer: Annotated[JsonObject, shape("AcceptedSteer")]
     reason: str
-    required_input: list[JsonObject]
+    """``waiting_for_required_input``."""
+    required_input: list[Annotated[JsonObject, shape("RequiredInput")]]
 
 
 class ResponseDone(ServerEvent, tag="response.done", gc=True):
-    """Our one-long-response extension: a sampling step has ended with calls, and the response waits for outputs.
-
-    ``required``: ``{type: function_call_output, call_id, name}`` or ``{type: custom_tool_call_output, call_id}``.
-    """
+    """Our one-long-response extension: a sampling step has ended with calls, and the response waits for outputs."""
 
     response_id: str
     reason: str
-    required: list[JsonObject]
+    """``waiting_for_append``."""
+    required: list[Annotated[JsonObject, shape("RequiredInput")]]
 
 
 class SteerFailed(ServerEvent, tag="response.steer.failed", gc=True):
-    """The input comes back, so that the client can send it again."""
+    """A steer was not taken, or came to nothing. The input comes back, so that the client can send it again."""
 
-    steer: JsonObject
-    error: JsonObject
+    steer: Annotated[JsonObject, shape("ReturnedSteer")]
+    error: Annotated[JsonObject, shape("SteerError")]
 
 
 _encode = msgspec.json.Encoder().encode

@@ -10,6 +10,7 @@ import aiohttp
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from tests.described import check_event
 from tests.live import Server
 
 Event = dict[str, Any]
@@ -78,6 +79,7 @@ class Socket:
             frame = await self.connection.recv()
         assert isinstance(frame, str), "every frame is text"
         event: Event = json.loads(frame)
+        check_event(event)
         self.received.append(event)
         return event
 

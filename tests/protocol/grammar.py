@@ -1,8 +1,8 @@
 """What a legal event sequence of one response is, written down a second time.
 
 `read` takes the frames of one response from the first to its terminal event and raises AssertionError, with the
-event, where they are not a legal sequence. It also holds every event against the official client's types and
-against `shapes`.
+event, where they are not a legal sequence. It also holds every event against the official client's types, against
+`shapes`, and against the documents that we publish.
 """
 
 import functools
@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pydantic
+
+from tests.described import check_event
 
 from . import shapes
 
@@ -262,6 +264,7 @@ def read(frames: Iterable[str]) -> list[Event]:
             raise AssertionError(f"{exc} at {event}") from exc
         check_types(event)
         shapes.check_event(event)
+        check_event(event)
     assert grammar.ended is not None, "no terminal event"
     return events
 

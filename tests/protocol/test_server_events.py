@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 
 from responses_ws.protocol import server_events as events
@@ -7,19 +8,19 @@ from responses_ws.protocol.server_events import encode, encode_response, event_t
 
 
 def structs() -> list[type[events.ServerEvent]]:
-    return sorted(events.ServerEvent.__subclasses__(), key=lambda struct: struct.__name__)
+    """The events themselves: what others are built on is never sent."""
+    ours = [
+        value for value in vars(events).values() if isinstance(value, type) and issubclass(value, events.ServerEvent)
+    ]
+    return [struct for struct in ours if not struct.__subclasses__()]
 
 
 @pytest.mark.parametrize("struct", structs(), ids=lambda struct: struct.__name__)
 def test_every_event_says_its_type_first(struct: type[events.ServerEvent]) -> None:
-    blank = {"int": 0, "str": "", "Raw": encode_response({})}
-    fields = {
-        field: blank.get(getattr(kind, "__name__", ""), {})
-        for field, kind in struct.__annotations__.items()
-        if field != "logprobs"
-    }
+    # The values do not matter: nothing is checked when we encode.
+    fields = {field.name: {} for field in msgspec.structs.fields(struct) if field.required}
 
-    frame = encode(struct(sequence_number=0, **fields))
+    frame = encode(struct(**fields))
 
     assert frame.startswith('{"type":"response.')
     assert event_type(frame) == json.loads(frame)["type"]

@@ -1,0 +1,274 @@
+"""The shapes of items and their parts: as clients may send them, and as we send them."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from .shapes import OneOf, shape
+
+JsonObject = dict[str, Any]
+
+ItemId = Annotated[str, Meta(max_length=128, pattern=r"^[^\0]*$")]
+DataUrl = Annotated[str, Meta(pattern="^data:")]
+InputParts = list[Annotated[JsonObject, shape("InputPart")]]
+
+
+class InputText(Struct, kw_only=True, tag_field="type", tag="input_text"):
+    """Text."""
+
+    text: str
+
+
+class InputImage(Struct, kw_only=True, tag_field="type", tag="input_image"):
+    """An image, as a data URL."""
+
+    image_url: DataUrl | None = None
+    detail: str | None = None
+    """``low``, ``high`` or ``auto``."""
+
+
+class InputFile(Struct, kw_only=True, tag_field="type", tag="input_file"):
+    """A file, with its content."""
+
+    file_data: str | None = None
+    file_url: DataUrl | None = None
+    filename: str | None = None
+
+
+class InputOutputText(Struct, kw_only=True, tag_field="type", tag="output_text"):
+    """What a model said earlier."""
+
+    text: str
+    annotations: list[JsonObject] | None = None
+
+
+class InputRefusal(Struct, kw_only=True, tag_field="type", tag="refusal"):
+    """What a model declined earlier."""
+
+    refusal: str
+
+
+class InputReasoningText(Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
+    """What a model thought earlier."""
+
+    text: str
+
+
+_KNOWN_PARTS = ["input_text", "input_image", "input_file", "output_text", "refusal", "reasoning_text"]
+
+
+class OtherPart(Struct, kw_only=True):
+    """A part of any other type: kept, and not shown to a chat engine."""
+
+    type: Annotated[str, Meta(extra_json_schema={"not": {"enum": _KNOWN_PARTS}})]
+
+
+InputPart = OneOf(
+    "A part of a message or of an output, as clients send it.",
+    *(InputText, InputImage, InputFile, InputOutputText, InputRefusal, InputReasoningText, OtherPart),
+)
+
+
+class InputMessage(Struct, kw_only=True):
+    """Something that somebody said."""
+
+    type: Literal["message"] | None = None
+    """May be left out."""
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | InputParts
+    id: ItemId | None = None
+    status: str | None = None
+    phase: str | None = None
+    """Of an assistant's message: ``commentary`` or ``final_answer``."""
+
+
+class InputFunctionCall(Struct, kw_only=True, tag_field="type", tag="function_call"):
+    """A call that a model made."""
+
+    call_id: str
+    """Pairs the call with its output. Not ``id``."""
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    namespace: str | None = None
+    id: ItemId | None = None
+    status: str | None = None
+
+
+class InputFunctionCallOutput(Struct, kw_only=True, tag_field="type", tag="function_call_output"):
+    """What a call gave. Refused where its call is not in the context so far."""
+
+    call_id: str
+    output: str | InputParts
+    id: ItemId | None = None
+    status: str | None = None
+
+
+class InputCustomToolCall(Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool that a model made."""
+
+    call_id: str
+    name: str
+    input: str
+    """Free text, as the model wrote it."""
+    namespace: str | None = None
+    id: ItemId | None = None
+    status: str | None = None
+
+
+class InputCustomToolCallOutput(Struct, kw_only=True, tag_field="type", tag="custom_tool_call_output"):
+    """What a call of a custom tool gave."""
+
+    call_id: str
+    output: str | InputParts
+    id: ItemId | None = None
+    status: str | None = None
+
+
+class InputReasoning(Struct, kw_only=True, tag_field="type", tag="reasoning"):
+    """What a model thought before. Its text, or what is sealed, goes back to the model that thought it."""
+
+    summary: list[JsonObject] | None = None
+    content: InputParts | None = None
+    encrypted_content: str | None = None
+    """As it came. Refused where it does not open."""
+    id: ItemId | None = None
+    status: str | None = None
+
+
+_KNOWN_ITEMS = [
+    *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
+    "item_reference",
+]
+
+
+class OtherItem(Struct, kw_only=True):
+    """An item of any other type: kept and given back as it is, not shown to a chat engine."""
+
+    type: Annotated[str, Meta(min_length=1, extra_json_schema={"not": {"enum": _KNOWN_ITEMS}})]
+    id: ItemId | None = None
+
+
+InputItem = OneOf(
+    "A unit of context, as clients send it. Items survive whole, with fields that we do not know.",
+    InputMessage,
+    *(InputFunctionCall, InputFunctionCallOutput, InputCustomToolCall, InputCustomToolCallOutput),
+    *(InputReasoning, OtherItem),
+)
+
+
+class UserMessage(Struct, kw_only=True):
+    """What a user said."""
+
+    type: Literal["message"] | None = None
+    """May be left out."""
+    role: Literal["user"]
+    content: str | InputParts
+    id: ItemId | None = None
+
+
+class OutputText(Struct, kw_only=True, tag_field="type", tag="output_text"):
+    """Text that a model made."""
+
+    text: str
+    annotations: list[JsonObject]
+    logprobs: list[JsonObject]
+
+
+class Refusal(Struct, kw_only=True, tag_field="type", tag="refusal"):
+    """Text with which a model declined. The response is ``completed`` all the same."""
+
+    refusal: str
+
+
+class ReasoningText(Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
+    """Raw reasoning of an open model."""
+
+    text: str
+
+
+class SummaryText(Struct, kw_only=True, tag_field="type", tag="summary_text"):
+    """A summary of reasoning, or a part of one."""
+
+    text: str
+
+
+MessagePart = OneOf("A part of a model's message.", OutputText, Refusal)
+OutputPart = OneOf("A part of an item that a model made.", OutputText, Refusal, ReasoningText)
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputMessage(Struct, kw_only=True, tag_field="type", tag="message"):
+    """What a model said."""
+
+    id: str
+    role: Literal["assistant"]
+    status: ItemStatus
+    content: list[Annotated[JsonObject, shape("MessagePart")]]
+
+
+class OutputReasoning(Struct, kw_only=True, tag_field="type", tag="reasoning"):
+    """What a model thought before it spoke."""
+
+    id: str
+    summary: list[SummaryText]
+    """What was asked for by ``reasoning.summary``."""
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+    """The reasoning, sealed: there if ``include`` asks for ``reasoning.encrypted_content``. Send it back as it is."""
+    status: ItemStatus | UnsetType = UNSET
+    """There only where it was cut off."""
+
+
+class OutputFunctionCall(Struct, kw_only=True, tag_field="type", tag="function_call"):
+    """A call that the client should run, and answer by its ``call_id``."""
+
+    id: str
+    call_id: str
+    """Pairs the call with its output. Not ``id``."""
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    namespace: str | UnsetType = UNSET
+    """Of the tool, where it was given in one."""
+    status: ItemStatus
+
+
+class OutputCustomToolCall(Struct, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    """A call of a custom tool: its input is free text."""
+
+    id: str
+    call_id: str
+    """Pairs the call with its output. Not ``id``."""
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+    status: ItemStatus
+
+
+OutputItem = OneOf(
+    "A unit of context, as a model made it. Send it back as it is.",
+    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall),
+)
+
+AppendedItem = OneOf(
+    "What a client appended to a response that waited.",
+    *(UserMessage, InputFunctionCallOutput, InputCustomToolCallOutput),
+)
+
+
+class FunctionCallOutputStub(Struct, kw_only=True, tag_field="type", tag="function_call_output"):
+    """The output of this call is wanted."""
+
+    call_id: str
+    name: str
+
+
+class CustomToolCallOutputStub(Struct, kw_only=True, tag_field="type", tag="custom_tool_call_output"):
+    """The output of this call of a custom tool is wanted."""
+
+    call_id: str
+
+
+RequiredInput = OneOf("What a response waits for.", FunctionCallOutputStub, CustomToolCallOutputStub)

@@ -1,0 +1,120 @@
+"""The HTTP routes as data: what goes in and what comes out of every method of every URL.
+
+A new route is one entry here; a test compares these entries to ``urls.py``.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from responses_ws.protocol.errors import ApiError, InvalidRequest, NotFound, Overloaded, PayloadTooLarge, RateLimited
+from responses_ws.protocol.object_shapes import DeletedResponse, ItemList, ListQuery, Model, ModelList, Response
+from responses_ws.protocol.request import Request
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one URL."""
+
+    url: str
+    """Its name in ``urls.py``."""
+    method: Literal["get", "post", "delete"]
+    path: str
+    """Below the API's own prefix, ids in braces."""
+    tag: str
+    """The heading under which it is shown."""
+    summary: str
+    answer: type[msgspec.Struct] | None = None
+    """The body of a 200; None: no object of ours."""
+    media_type: str = "application/json"
+    streams: bool = False
+    """With ``stream``, the answer is server-sent events."""
+    body: type[msgspec.Struct] | None = None
+    query: type[msgspec.Struct] | None = None
+    errors: tuple[type[ApiError], ...] = ()
+    """Beside those that any route may give: 401 and 500."""
+    needs_key: bool = True
+
+
+OPERATIONS = (
+    Operation(
+        url="responses",
+        method="post",
+        path="/responses",
+        tag="Responses",
+        summary="Create a response: as one JSON body or, with `stream`, as server-sent events.",
+        body=Request,
+        answer=Response,
+        streams=True,
+        errors=(InvalidRequest, NotFound, PayloadTooLarge, RateLimited, Overloaded),
+    ),
+    Operation(
+        url="response",
+        method="get",
+        path="/responses/{response_id}",
+        tag="Responses",
+        summary="A stored response.",
+        answer=Response,
+        errors=(InvalidRequest, NotFound),
+    ),
+    Operation(
+        url="response",
+        method="delete",
+        path="/responses/{response_id}",
+        tag="Responses",
+        summary="Delete a response and everything that was continued from it.",
+        answer=DeletedResponse,
+        errors=(NotFound,),
+    ),
+    Operation(
+        url="input_items",
+        method="get",
+        path="/responses/{response_id}/input_items",
+        tag="Responses",
+        summary="The context that a response was made from.",
+        query=ListQuery,
+        answer=ItemList,
+        errors=(InvalidRequest, NotFound),
+    ),
+    Operation(
+        url="models",
+        method="get",
+        path="/models",
+        tag="Models",
+        summary="All models that this key may use.",
+        answer=ModelList,
+    ),
+    Operation(
+        url="model",
+        method="get",
+        path="/models/{model}",
+        tag="Models",
+        summary="One model.",
+        answer=Model,
+        errors=(NotFound,),
+    ),
+    Operation(
+        url="openapi",
+        method="get",
+        path="/openapi.json",
+        tag="Documents",
+        summary="This API over HTTP, as an OpenAPI document.",
+        needs_key=False,
+    ),
+    Operation(
+        url="asyncapi",
+        method="get",
+        path="/asyncapi.json",
+        tag="Documents",
+        summary="This API over WebSocket, as an AsyncAPI document.",
+        needs_key=False,
+    ),
+    Operation(
+        url="docs",
+        method="get",
+        path="/docs",
+        tag="Documents",
+        summary="Both documents as a page for people.",
+        media_type="text/html",
+        needs_key=False,
+    ),
+)
