@@ -1,4 +1,4 @@
-"""The promises about money hold on PostgreSQL, which locks rows and runs workers really at once."""
+"""What is promised of the database holds on PostgreSQL, which locks rows and runs workers really at once."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ["tests/billing/test_ledger.py", "tests/billing/test_reconcile.py", "tests/billing/test_concurrency.py"]
-SUITES += ["tests/models", "tests/admin"]
+SUITES += ["tests/models", "tests/admin", "tests/stores", "tests/runtime", "tests/serving", "tests/transports"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,8 @@ def postgres():
 
 @pytest.mark.stack
 def test_the_same_promises_hold_on_postgresql(postgres):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", *SUITES]
+    # The server goes with its databases, so nobody waits for the last thread to let go of one.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--reuse-db", *SUITES]
 
     run = subprocess.run(command, cwd=ROOT, env=postgres, capture_output=True, text=True, timeout=300)
 
