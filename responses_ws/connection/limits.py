@@ -24,6 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Tools in one request, those inside namespaces included."""
     max_sealed_bytes: int = 8 * 1024 * 1024
     """One ``encrypted_content``. It has to fit into a request together with others."""
+    max_schema_bytes: int = 128 * 1024
+    """The JSON schema of ``text.format``. OpenAI allows about 120,000 characters of names and values in one."""
     created_seconds: float = 0.05
     """``response.created`` goes out after this, even if the engine has not accepted the call yet."""
     keep_alive_seconds: float = 25.0

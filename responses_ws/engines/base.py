@@ -47,7 +47,19 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     exact_usage: bool = False
     """Counts tokens itself as it yields them, so that a cut-off answer is still measured, not estimated."""
     tools: bool = True
+    """Takes tools. Without it none are offered."""
+    tool_choice: bool = True
+    """Obeys ``tool_choice``. Without it, tools that may not be called are not offered."""
+    strict_tools: bool = False
+    """Promises that the arguments of ``strict`` tools fit their schemas. A call that breaks this fails the response."""
+    response_format: frozenset[Literal["json_object", "json_schema"]] = frozenset()
+    """The formats that it can hold an answer to. The others are asked for in words."""
+    verbosity: bool = False
+    logprobs: bool = False
     images: bool = False
+    """Takes images in messages. Without it a note stands where one was."""
+    files: bool = False
+    """Takes files in messages; as images."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +85,13 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     """Chat-completions ``response_format``, or None for plain text."""
     reasoning_effort: str | None = None
+    verbosity: str | None = None
+    top_logprobs: int | None = None
+    """Tell the log probabilities of the answer's tokens, with so many alternatives each; None: none at all."""
     affinity: str | None = None
     """Names the chain, stable from turn to turn: engines that cache prefixes per session may use it."""
+    prompt_cache_key: str | None = None
+    """The client's own name for requests that begin alike, made unique to its project."""
 
 
 class EngineModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from responses_ws.protocol.sampling import Delta
 
-from .base import ChatRequest, Engine, EngineError, EngineModel
+from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel
 from .chat_errors import refusal
 from .chat_stream import ChatStream
 from .options import read_options
@@ -29,6 +29,10 @@ STALE_TRIES = 3
 BYTES_WRITTEN_AT_ONCE = 1024 * 1024
 
 _RESERVED = frozenset({"messages", "model", "stream", "tools"})
+
+Feature = Literal[
+    "tools", "tool_choice", "strict_tools", "json_object", "json_schema", "verbosity", "logprobs", "images", "files"
+]
 
 
 class Timeouts(msgspec.Struct, frozen=True, rename="upper", forbid_unknown_fields=True):
@@ -53,8 +57,18 @@ class OpenAIChatOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=Tr
     extra_body: dict[str, Any] = {}
     """More fields for every call, over our own: ``{"return_progress": True}``."""
     affinity_field: Literal["", "prompt_cache_key", "user"] = ""
-    """Where to put the chain's name, for servers that route by it. Empty: nowhere; strict servers refuse fields
-    they do not know."""
+    """Where to put the client's ``prompt_cache_key``, or the chain's name, for servers that route by it. Empty:
+    nowhere; strict servers refuse fields they do not know."""
+    supports: frozenset[Feature] = frozenset({"tools", "tool_choice", "json_object", "json_schema", "logprobs"})
+    """What the server and its model can do. What they cannot is left out or asked for in words."""
+
+
+def _capabilities(supports: frozenset[Feature]) -> Capabilities:
+    flags = ("tools", "tool_choice", "strict_tools", "verbosity", "logprobs", "images", "files")
+    formats: frozenset[Literal["json_object", "json_schema"]] = frozenset(
+        name for name in ("json_object", "json_schema") if name in supports
+    )
+    return Capabilities(response_format=formats, **{flag: flag in supports for flag in flags})
 
 
 class OpenAIChat(Engine):
@@ -75,6 +89,7 @@ class OpenAIChat(Engine):
             if key in _RESERVED:
                 raise ValueError(f"ENGINES[{self.name!r}]['EXTRA_BODY'] may not hold {key!r}")
         self._settings = settings
+        self.capabilities = _capabilities(settings.supports)
         self._base_url = settings.base_url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -147,12 +162,16 @@ class OpenAIChat(Engine):
             "presence_penalty": request.presence_penalty,
             "response_format": request.response_format,
             "reasoning_effort": request.reasoning_effort,
+            "verbosity": request.verbosity,
         }
+        if request.top_logprobs is not None:
+            fields["logprobs"] = True
+            fields["top_logprobs"] = request.top_logprobs
         if request.tools:
             fields["tool_choice"] = request.tool_choice
             fields["parallel_tool_calls"] = request.parallel_tool_calls
         if self._settings.affinity_field:
-            fields[self._settings.affinity_field] = request.affinity
+            fields[self._settings.affinity_field] = request.prompt_cache_key or request.affinity
         given = {key: value for key, value in fields.items() if value is not None}
         given.update(self._settings.extra_body)
         tools = (b'"tools":', request.tools, b",") if request.tools else ()

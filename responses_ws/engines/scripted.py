@@ -63,7 +63,13 @@ class Scripted(Engine):
     ==================  ==============================================================
     """
 
-    capabilities = Capabilities(exact_usage=True)
+    capabilities = Capabilities(
+        exact_usage=True,
+        response_format=frozenset({"json_object", "json_schema"}),
+        logprobs=True,
+        images=True,
+        files=True,
+    )
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(name, options)

@@ -120,6 +120,10 @@ class ServerError(ApiError):
     """500: our fault or the engine's."""
 
 
+class EngineFault(ServerError):
+    """500: the engine did what it was asked not to do; the message says what."""
+
+
 class Overloaded(ApiError):
     """503: worth another try."""
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from .errors import InvalidRequest, PreviousResponseNotFound
 from .ids import is_well_formed
+from .json_schema import check_schema
 from .shapes import shape
 
 JsonObject = dict[str, Any]
@@ -91,6 +92,10 @@ class Request(msgspec.Struct, kw_only=True):
     def includes_encrypted_reasoning(self) -> bool:
         return "reasoning.encrypted_content" in (self.include or ())
 
+    @property
+    def wants_logprobs(self) -> bool:
+        return "message.output_text.logprobs" in (self.include or ())
+
 
 _decode_request = msgspec.json.Decoder(Request).decode
 
@@ -147,7 +152,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
-def check_request(request: Request, *, max_tools: int) -> None:
+def check_request(request: Request, *, max_tools: int, max_schema_bytes: int) -> None:
     """The rules that a type cannot say. Raises InvalidRequest, ``param`` naming the field."""
     if not request.model:
         raise _missing("model")
@@ -169,7 +174,7 @@ def check_request(request: Request, *, max_tools: int) -> None:
     _check_tool_choice(request.tool_choice, names)
     text = request.text or {}
     if text.get("format") is not None:
-        _check_format(text["format"])
+        _check_format(text["format"], max_schema_bytes)
     _check_choice(text, "verbosity", "text", ("low", "medium", "high"))
     reasoning = request.reasoning or {}
     # Efforts are not listed here: open models have words of their own.
@@ -286,7 +291,7 @@ def _check_tool_choice(choice: str | JsonObject | None, names: set[str]) -> None
             _check_required(tool, "type", place, str)
 
 
-def _check_format(text_format: Any) -> None:
+def _check_format(text_format: Any, max_schema_bytes: int) -> None:
     where = "text.format"
     if not isinstance(text_format, dict):
         raise InvalidRequest(f"Invalid type for '{where}': expected an object.", code="invalid_type", param=where)
@@ -297,3 +302,4 @@ def _check_format(text_format: Any) -> None:
         _check_required(text_format, "schema", where, dict)
         _check_optional(text_format, "strict", where, bool)
         _check_optional(text_format, "description", where, str)
+        check_schema(text_format["schema"], f"{where}.schema", max_bytes=max_schema_bytes)

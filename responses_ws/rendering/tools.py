@@ -1,5 +1,6 @@
 """Tools: from the client's words to the engine's, and calls back again."""
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -19,9 +20,32 @@ _CUSTOM_PARAMETERS = {
 }
 
 
+_MOST_NAME = 64  # Source: what chat-completions servers allow, with the characters below.
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_MOST_NAME}}}\Z")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+
 def flat_name(namespace: str | None, name: str) -> str:
-    """The one name an engine sees for a tool that may live in a namespace."""
-    return f"{namespace}__{name}" if namespace else name
+    """The one name an engine sees for a tool that may live in a namespace: always the same for the same tool.
+
+    One that servers would not take is shortened, and told apart by a digest.
+    """
+    name = f"{namespace}__{name}" if namespace else name
+    if _NAME.match(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return f"{_NOT_IN_NAMES.sub('_', name)[: _MOST_NAME - 11]}_{digest}"
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What one request's engine call is told of tools, and what it may then call."""
+
+    encoded: bytes | None
+    """JSON array of chat-completions tools, or None."""
+    choice: str | dict[str, Any] | None
+    """Chat-completions form of ``tool_choice``."""
+    callable_names: frozenset[str]
+    """Names, as offered, of which a call may come out."""
 
 
 class ToolSet:
@@ -32,11 +56,13 @@ class ToolSet:
     under one name, the first is offered.
     """
 
-    __slots__ = ("source", "encoded", "_known")
+    __slots__ = ("source", "encoded", "schemas", "_known")
 
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         self.source = tools
         """As the client sent them; compared to reuse this set on the next turn."""
+        self.schemas: dict[str, dict[str, Any]] = {}
+        """Parameters of ``strict`` functions, by offered name."""
         self._known: dict[str, tuple[str, str | None, bool]] = {}
         offered: list[dict[str, Any]] = []
         for tool in tools:
@@ -65,11 +91,58 @@ class ToolSet:
             function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
             if tool.get("strict"):
                 function["strict"] = True
+                self.schemas[name] = function["parameters"]
         offered.append({"type": "function", "function": function})
+
+    def offer(self, choice: str | dict[str, Any] | None, *, takes_tools: bool, obeys_choice: bool) -> Offer:
+        """The offer under this ``tool_choice``, to an engine that takes tools at all, and obeys the choice or not.
+
+        An engine that obeys is offered all tools, which keeps its prompt the same from turn to turn; one that does
+        not is offered only those that may be called. ``allowed_tools`` are a smaller offer to both.
+        """
+        if self.encoded is None or not takes_tools:
+            return Offer(None, None, frozenset())
+        names = self._callable_under(choice)
+        is_list = isinstance(choice, dict) and choice["type"] == "allowed_tools"
+        if not names and (is_list or not obeys_choice):
+            return Offer(None, None, frozenset())
+        encoded = self.encoded
+        if len(names) < len(self._known) and (is_list or not obeys_choice):
+            offered = [tool for tool in msgspec.json.decode(encoded) if tool["function"]["name"] in names]
+            encoded = _encode(offered)
+        return Offer(encoded, _chat_choice(choice, names) if obeys_choice else None, names)
+
+    def _callable_under(self, choice: str | dict[str, Any] | None) -> frozenset[str]:
+        """Source: the Open Responses specification: a call outside of ``allowed_tools`` must not come out."""
+        if choice == "none":
+            return frozenset()
+        if isinstance(choice, dict) and choice["type"] in ("function", "custom"):
+            return frozenset({self._named(choice)})
+        if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+            tools = [tool for tool in choice["tools"] if isinstance(tool.get("name"), str)]
+            return frozenset(map(self._named, tools)) & self._known.keys()
+        # Hosted kinds, which we do not run, are as good as "auto".
+        return frozenset(self._known)
+
+    def _named(self, tool: dict[str, Any]) -> str:
+        """The offered name of a tool that a choice names; the namespace may be left out."""
+        name = flat_name(tool.get("namespace"), tool["name"])
+        if name in self._known:
+            return name
+        return next((flat for flat, known in self._known.items() if known[0] == tool["name"]), name)
 
     def resolve(self, name: str) -> tuple[str, str | None, bool]:
         """(name, namespace, is custom) behind an offered name; an unknown name stands for itself."""
         return self._known.get(name, (name, None, False))
+
+
+def _chat_choice(choice: str | dict[str, Any] | None, names: frozenset[str]) -> str | dict[str, Any] | None:
+    if not isinstance(choice, dict):
+        return choice
+    if choice["type"] in ("function", "custom"):
+        (name,) = names
+        return {"type": "function", "function": {"name": name}}
+    return "required" if choice["type"] == "allowed_tools" and choice.get("mode") == "required" else "auto"
 
 
 class CallTranslator:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,8 @@ from responses_ws.protocol.errors import PreviousResponseNotFound
 from responses_ws.protocol.items import Item, calls_left_open, input_items, require_outputs
 from responses_ws.protocol.request import JsonObject, Request, check_request
 from responses_ws.rendering.chat import ChatPrompt
-from responses_ws.rendering.tools import ToolSet, flat_name
+from responses_ws.rendering.formats import in_words, response_format
+from responses_ws.rendering.tools import Offer, ToolSet
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores.base import Place, StoredChain
 from responses_ws.stores.lookup import find_stored
@@ -69,25 +69,38 @@ class Context(msgspec.Struct, kw_only=True):
     """The same, rendered; without instructions, which are this request's only."""
     tools: ToolSet
 
-    def chat_request(self, response_id: str) -> ChatRequest:
+    def offer(self) -> Offer:
+        """The tools of the next engine call."""
+        can = self.route.engine.capabilities
+        return self.tools.offer(self.asked.request.tool_choice, takes_tools=can.tools, obeys_choice=can.tool_choice)
+
+    def chat_request(self, response_id: str, offer: Offer, *, max_output_tokens: int | None) -> ChatRequest:
         """The one call to the engine, in its words."""
         request = self.asked.request
-        tools = _offered(self.tools, request.tool_choice)
+        can = self.route.engine.capabilities
+        project_id = self.asked.principal.project_id
+        text = request.text or {}
+        wanted = text.get("format") or {}
+        told = in_words(wanted, can.response_format)
+        instructions = "\n\n".join(filter(None, (request.instructions, told)))
         return ChatRequest(
             request_id=response_id,
             model=self.route.upstream,
-            prompt=self.prompt.with_instructions(request.instructions),
-            tools=tools,
-            tool_choice=None if tools is None else _tool_choice(request.tool_choice),
+            prompt=self.prompt.with_instructions(instructions),
+            tools=offer.encoded,
+            tool_choice=offer.choice,
             parallel_tool_calls=request.parallel_tool_calls,
-            max_output_tokens=request.max_output_tokens,
+            max_output_tokens=max_output_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
             frequency_penalty=request.frequency_penalty,
             presence_penalty=request.presence_penalty,
-            response_format=_response_format(request.text),
+            response_format=None if told else response_format(wanted),
             reasoning_effort=(request.reasoning or {}).get("effort"),
-            affinity=f"{self.asked.principal.project_id}:{self.items.identity}",
+            verbosity=text.get("verbosity") if can.verbosity else None,
+            top_logprobs=(request.top_logprobs or 0) if can.logprobs and request.wants_logprobs else None,
+            affinity=f"{project_id}:{self.items.identity}",
+            prompt_cache_key=f"{project_id}:{request.prompt_cache_key}" if request.prompt_cache_key else None,
         )
 
     def estimated_input_tokens(self) -> int:
@@ -128,7 +141,7 @@ async def open_context(asked: Asked) -> Context:
     """
     request = asked.request
     limits = app_settings.limits
-    check_request(request, max_tools=limits.max_tools)
+    check_request(request, max_tools=limits.max_tools, max_schema_bytes=limits.max_schema_bytes)
     assert request.model is not None, "check_request has seen to it"
     admit(asked.principal, request.model)
     parent = await _find_parent(asked)
@@ -211,42 +224,3 @@ async def _link_from(stored: StoredChain, project_id: int) -> Link:
         size=3 * prompt.byte_length,
         place=stored.place,
     )
-
-
-def _offered(tools: ToolSet, choice: str | JsonObject | None) -> bytes | None:
-    """The tools that the engine is told of. What it may not call it is not offered.
-
-    Source: the Open Responses specification: a call outside of ``allowed_tools`` must not come out.
-    """
-    if tools.encoded is None or not isinstance(choice, dict) or choice["type"] != "allowed_tools":
-        return tools.encoded
-    allowed = {
-        flat_name(tool.get("namespace"), tool["name"]) for tool in choice["tools"] if isinstance(tool.get("name"), str)
-    }
-    offered = [tool for tool in msgspec.json.decode(tools.encoded) if tool["function"]["name"] in allowed]
-    return msgspec.json.encode(offered) if offered else None
-
-
-def _tool_choice(choice: str | JsonObject | None) -> str | JsonObject | None:
-    """Chat-completions form of the tool choice."""
-    if isinstance(choice, dict):
-        if choice["type"] in ("function", "custom"):
-            name = flat_name(choice.get("namespace"), choice["name"])
-            return {"type": "function", "function": {"name": name}}
-        if choice["type"] == "allowed_tools":
-            return "required" if choice.get("mode") == "required" else "auto"
-        return "auto"
-    return choice
-
-
-def _response_format(text: JsonObject | None) -> dict[str, Any] | None:
-    """Chat-completions form of ``text.format``."""
-    wanted = (text or {}).get("format") or {}
-    if wanted.get("type") == "json_object":
-        return {"type": "json_object"}
-    if wanted.get("type") == "json_schema":
-        schema = {
-            key: wanted[key] for key in ("name", "schema", "strict", "description") if wanted.get(key) is not None
-        }
-        return {"type": "json_schema", "json_schema": schema}
-    return None

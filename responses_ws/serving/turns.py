@@ -12,11 +12,13 @@ import msgspec
 from responses_ws.conf import app_settings
 from responses_ws.connection.chain import Link
 from responses_ws.connection.commands import Append
+from responses_ws.connection.guard import Guard
 from responses_ws.connection.state import unheard_steer
 from responses_ws.connection.turn import Turn
 from responses_ws.engines.base import EngineError
 from responses_ws.protocol.errors import (
     ApiError,
+    EngineFault,
     InvalidRequest,
     Overloaded,
     RateLimited,
@@ -24,9 +26,10 @@ from responses_ws.protocol.errors import (
     websocket_error,
 )
 from responses_ws.protocol.items import Item, calls_left_open, input_items, listed, require_outputs
-from responses_ws.protocol.sampling import Finished
+from responses_ws.protocol.sampling import Delta, Finished
 from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.protocol.usage import Usage
+from responses_ws.rendering.formats import check_answer
 from responses_ws.rendering.tools import CallTranslator
 from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
@@ -145,11 +148,17 @@ class _Run:
                 if self._awaits_outputs():
                     cut_off = "append_timeout"
                     break
+                tokens_left = self._tokens_left()
+                if tokens_left is not None and tokens_left <= 0:
+                    cut_off = "max_output_tokens"
+                    break
                 self._sample()
             usage = self._usage()
             closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
             if closing:
                 yield closing
+            if turn.status == "completed":
+                check_answer((self.asked.request.text or {}).get("format") or {}, turn.output)
             link = await self._settle(usage)
             yield self._end(link)
         except (asyncio.CancelledError, GeneratorExit):
@@ -195,10 +204,25 @@ class _Run:
         return [self._turn.refuse_steer(steer, failed) for steer in steers]
 
     def _sample(self) -> None:
-        context = self._context
+        context, request = self._context, self.asked.request
+        engine = context.route.engine
+        offer = context.offer()
+        tokens_left = self._tokens_left()
         self._translator = CallTranslator(context.tools)
+        self._guard = Guard(
+            callable_names=offer.callable_names,
+            schemas=context.tools.schemas if engine.capabilities.strict_tools else {},
+            one_call=request.parallel_tool_calls is False,
+            max_tokens=tokens_left,
+        )
         self._step_start = len(self._turn.output)
-        self._step = SamplingStep(context.route.engine.chat(context.chat_request(self._turn.id)), self._mailbox)
+        asked = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
+        self._step = SamplingStep(engine.chat(asked), self._mailbox)
+
+    def _tokens_left(self) -> int | None:
+        """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""
+        limit = self.asked.request.max_output_tokens
+        return None if limit is None else limit - self._turn.past_usage.output_tokens
 
     async def _leave(self) -> None:
         if self._step is not None:
@@ -212,11 +236,11 @@ class _Run:
         """The events of one sampling step, until the engine has ended or a steer stops it between two deltas."""
         turn, record, step = self._turn, self._record, self._step
         assert step is not None, "a step has been started"
-        feed, translate = turn.feed, self._translator.feed
+        fault: EngineFault | None = None
         while True:
             word = await self._mailbox.get()
             if isinstance(word, list):
-                frames = [frame for delta in word for said in translate(delta) for frame in feed(said)]
+                frames, fault = self._events_of(word)
                 if frames and record.first_token_ms is None:
                     await record.wait_until_open()
                     record.saw_first_token()
@@ -236,8 +260,23 @@ class _Run:
             if frames:
                 step.spoke()
                 yield frames
-            if self.steers and turn.finished is None and not turn.is_within_call:
+            if fault is not None:
+                raise fault
+            if self._guard.has_cut or (self.steers and turn.finished is None and not turn.is_within_call):
                 return
+
+    def _events_of(self, batch: list[Delta]) -> tuple[list[str], EngineFault | None]:
+        """The events of one batch, as far as they may come out; and why not further."""
+        feed, translate, guard = self._turn.feed, self._translator.feed, self._guard.feed
+        frames: list[str] = []
+        try:
+            for delta in batch:
+                for may in guard(delta):
+                    for said in translate(may):
+                        frames += feed(said)
+        except EngineFault as fault:
+            return frames, fault
+        return frames, None
 
     def _begin(self) -> list[str]:
         if self.asked.began is not None:
@@ -381,6 +420,9 @@ _APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "mes
 
 def _told(exc: Exception, response_id: str) -> ApiError:
     """What the client is told of a failure. An unknown exception is logged and never quoted."""
+    if isinstance(exc, EngineFault):
+        # Without the words, which are the model's.
+        logger.warning("Response %s: the engine did not keep to its request", response_id)
     if isinstance(exc, ApiError):
         return exc
     if not isinstance(exc, EngineError):

@@ -17,7 +17,7 @@ def decode(**fields: Any) -> Request:
 
 
 def check(**fields: Any) -> None:
-    check_request(decode(**fields), max_tools=MAX_TOOLS)
+    check_request(decode(**fields), max_tools=MAX_TOOLS, max_schema_bytes=1000)
 
 
 def refusal_of(**fields: Any) -> tuple[str | None, str | None]:
@@ -328,7 +328,7 @@ def test_no_depth_of_namespaces_breaks_the_check() -> None:
     for _ in range(300):
         tool = {"type": "namespace", "name": "n", "tools": [tool]}
 
-    check_request(Request(model="m", input="hi", tools=[tool]), max_tools=1000)
+    check_request(Request(model="m", input="hi", tools=[tool]), max_tools=1000, max_schema_bytes=1000)
 
 
 FINE_CHOICES: dict[str, Any] = {

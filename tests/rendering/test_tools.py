@@ -1,4 +1,5 @@
 import json
+import re
 from typing import Any
 
 import pytest
@@ -85,11 +86,107 @@ def test_the_client_s_tools_stay_as_they_came() -> None:
     assert tools == [namespace("a", function()), custom()]
 
 
-def test_a_long_name_is_offered_whole() -> None:
-    """Engines that we know have no limit; a cut name would not be found again in the history."""
-    (tool,) = json.loads(ToolSet([namespace("n" * 60, function("f" * 60))]).encoded or b"")
+LONG = {
+    "namespace": ("n" * 60, "f" * 60),
+    "at the limit": (None, "f" * 64),
+    "one more": (None, "f" * 65),
+    "characters that servers refuse": ("my.server", "read file"),
+}
 
-    assert tool["function"]["name"] == "n" * 60 + "__" + "f" * 60
+
+@pytest.mark.parametrize(("space", "name"), LONG.values(), ids=LONG)
+def test_an_offered_name_is_one_that_servers_take_and_leads_back(space: str | None, name: str) -> None:
+    tools = ToolSet([namespace(space, function(name))] if space else [function(name)])
+    (tool,) = json.loads(tools.encoded or b"")
+    flat = tool["function"]["name"]
+
+    assert re.fullmatch("[A-Za-z0-9_-]{1,64}", flat)
+    assert (flat == name) == (len(name) == 64)
+    assert tools.resolve(flat) == (name, space, False)
+    # In the history it is the same.
+    assert flat == flat_name(space, name)
+
+
+def test_shortened_names_are_told_apart() -> None:
+    assert flat_name("n" * 60, "f" * 60) != flat_name("n" * 60, "f" * 61)
+
+
+A, B, PATCH = function("a"), function("b"), custom("p")
+CHOICES: dict[str, tuple[Any, tuple[str, ...], Any, tuple[str, ...]]] = {
+    # tool_choice → offered, the engine's choice, what may be called
+    "none given": (None, ("a", "b", "p", "s__c"), None, ("a", "b", "p", "s__c")),
+    "auto": ("auto", ("a", "b", "p", "s__c"), "auto", ("a", "b", "p", "s__c")),
+    "required": ("required", ("a", "b", "p", "s__c"), "required", ("a", "b", "p", "s__c")),
+    "none": ("none", ("a", "b", "p", "s__c"), "none", ()),
+    "function": (
+        {"type": "function", "name": "b"},
+        ("a", "b", "p", "s__c"),
+        {"type": "function", "function": {"name": "b"}},
+        ("b",),
+    ),
+    "custom": (
+        {"type": "custom", "name": "p"},
+        ("a", "b", "p", "s__c"),
+        {"type": "function", "function": {"name": "p"}},
+        ("p",),
+    ),
+    "in a namespace, unsaid": (
+        {"type": "function", "name": "c"},
+        ("a", "b", "p", "s__c"),
+        {"type": "function", "function": {"name": "s__c"}},
+        ("s__c",),
+    ),
+    "allowed": (
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "a"}, {"type": "web_search"}]},
+        ("a",),
+        "auto",
+        ("a",),
+    ),
+    "allowed and required": (
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "c", "namespace": "s"}]},
+        ("s__c",),
+        "required",
+        ("s__c",),
+    ),
+    "allowed, but none of ours": (
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "x"}]},
+        (),
+        None,
+        (),
+    ),
+    "hosted": ({"type": "web_search_preview"}, ("a", "b", "p", "s__c"), "auto", ("a", "b", "p", "s__c")),
+    "apply_patch": ({"type": "apply_patch"}, ("a", "b", "p", "s__c"), "auto", ("a", "b", "p", "s__c")),
+}
+
+
+def names_in(encoded: bytes | None) -> tuple[str, ...]:
+    return tuple(tool["function"]["name"] for tool in json.loads(encoded or b"[]"))
+
+
+@pytest.mark.parametrize(("choice", "names", "told", "may_call"), CHOICES.values(), ids=CHOICES)
+def test_every_choice_has_its_offer(choice: Any, names: Any, told: Any, may_call: Any) -> None:
+    offer = ToolSet([A, B, PATCH, namespace("s", function("c"))]).offer(choice, takes_tools=True, obeys_choice=True)
+
+    assert names_in(offer.encoded) == names
+    assert offer.choice == told
+    assert offer.callable_names == frozenset(may_call)
+
+
+@pytest.mark.parametrize(("choice", "names", "told", "may_call"), CHOICES.values(), ids=CHOICES)
+def test_an_engine_that_does_not_obey_is_offered_only_what_it_may_call(
+    choice: Any, names: Any, told: Any, may_call: Any
+) -> None:
+    offer = ToolSet([A, B, PATCH, namespace("s", function("c"))]).offer(choice, takes_tools=True, obeys_choice=False)
+
+    assert names_in(offer.encoded) == may_call
+    assert offer.choice is None
+    assert offer.callable_names == frozenset(may_call)
+
+
+def test_an_engine_without_tools_is_offered_none() -> None:
+    offer = ToolSet([A]).offer("required", takes_tools=False, obeys_choice=True)
+
+    assert (offer.encoded, offer.choice, offer.callable_names) == (None, None, frozenset())
 
 
 RESOLVED = {

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from responses_ws.engines.script import pieces_of
 from responses_ws.models import ApiKey, StoredResponse, UsageRecord
 from responses_ws.runtime import background
 from responses_ws.testing import ResponsesCommunicator
@@ -176,3 +177,17 @@ async def test_stock_clients_never_see_it(api_key: ApiKey) -> None:
     assert events[-1]["type"] == "response.completed"
     assert "response.done" not in [event["type"] for event in events]
     assert refused["error"]["code"] == "invalid_event"
+
+
+async def test_the_token_limit_is_for_all_steps_together(api_key: ApiKey) -> None:
+    spent = len(pieces_of('{"city":"Oslo"}'))
+
+    async with opted_in(api_key) as socket:
+        await socket.create(**CREATE, **ASK, max_output_tokens=spent)
+        events = await until_it_waits(socket)
+        await append(socket, events[0]["response"]["id"], outputs(events[-1]))
+        end = await socket.receive()
+
+    assert end["type"] == "response.incomplete"
+    assert end["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert end["response"]["usage"]["output_tokens"] == spent

@@ -1,0 +1,46 @@
+"""The table of capabilities says what the engines say."""
+
+import re
+
+import msgspec
+import pytest
+
+from responses_ws.engines.base import Capabilities, Engine
+from responses_ws.engines.embedded import EmbeddedLlama
+from responses_ws.engines.openai_chat import OpenAIChat
+from responses_ws.engines.scripted import Scripted
+
+from .pages import DOCS
+
+ENGINES = [
+    OpenAIChat("chat", {"BASE_URL": "http://127.0.0.1:1/v1"}),
+    EmbeddedLlama("embedded", {}),
+    Scripted("scripted", {}),
+]
+
+
+def flags(capabilities: Capabilities) -> dict[str, bool]:
+    """Every capability by name; the formats are one each."""
+    given = msgspec.structs.asdict(capabilities)
+    formats = given.pop("response_format")
+    return {**given, **{name: name in formats for name in ("json_object", "json_schema")}}
+
+
+@pytest.mark.parametrize(
+    ("column", "engine"), list(enumerate(ENGINES)), ids=[type(engine).__name__ for engine in ENGINES]
+)
+def test_the_table_is_what_the_engine_says(column: int, engine: Engine) -> None:
+    page = (DOCS / "reference" / "engines.md").read_text()
+    head = re.findall(r"`(\w+)`", next(line for line in page.splitlines() if line.startswith("| capability")))
+    rows = re.findall(r"^\| `(\w+)` \| (yes|no) \| (yes|no) \| (yes|no) \|", page, re.MULTILINE)
+
+    assert head[column] == type(engine).__name__
+    assert {row[0]: row[column + 1] == "yes" for row in rows} == flags(engine.capabilities)
+
+
+def test_every_feature_of_a_chat_engine_can_be_declared() -> None:
+    every = set(flags(Capabilities())) - {"exact_usage"}
+
+    engine = OpenAIChat("chat", {"BASE_URL": "http://127.0.0.1:1/v1", "SUPPORTS": sorted(every)})
+
+    assert {name for name, is_there in flags(engine.capabilities).items() if is_there} == every
