@@ -55,7 +55,8 @@ def run(way_name: str, load: Load, peer: Peer, *, pid: int = 0) -> Rollout:
         rollout.connect = time.perf_counter() - started
         for number in range(1, load.turns + 1):
             turn = way.turn(output)
-            if rollout.turns and turn.input_tokens - rollout.turns[-1].input_tokens < len(output) // 5:
+            is_counted = rollout.turns and turn.input_tokens
+            if is_counted and turn.input_tokens - rollout.turns[-1].input_tokens < len(output) // 5:
                 raise BenchmarkError(f"{way_name}: at turn {number} the engine did not get the history: {turn}")
             rollout.turns.append(turn)
             output = next(outputs)

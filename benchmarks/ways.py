@@ -38,6 +38,7 @@ PARAMETERS = {
 }
 CHAT_TOKEN = re.compile(rb'"content": ?"[^"]')
 TOKEN = re.compile(rb'"type": ?"response\.output_text\.delta"')
+WAITING = re.compile(rb'"type": ?"(?:response\.(?:done|completed|failed|incomplete)|error)"')
 TERMINAL = re.compile(rb'"type": ?"(?:response\.(?:completed|failed|incomplete)|error)"')
 
 
@@ -76,7 +77,7 @@ class Peer:
 class Turn:
     """What one turn took, in seconds from the moment the client set out to ask, and what it was worth.
 
-    ``input_tokens`` is the usage the server reports; ``deltas`` the text events of the turn.
+    ``input_tokens`` is the usage the server reports, 0 where it reports none yet; ``deltas`` the text events.
     """
 
     seconds: float
@@ -263,11 +264,14 @@ class WebSocket(ResponsesWay):
     """WebSocket mode: one socket, ``previous_response_id``, only new items, nothing stored."""
 
     name = "ws"
+    headers: dict[str, str] = {}
+    """More headers for the handshake."""
 
     def open(self) -> None:
         super().open()
         assert self.sock, "connected just now"
-        upgrade(self.sock, f"{self.path}/responses", self.host, {"Authorization": f"Bearer {self.peer.key}"})
+        headers = {"Authorization": f"Bearer {self.peer.key}", **self.headers}
+        upgrade(self.sock, f"{self.path}/responses", self.host, headers)
 
     def ask(self, output: str) -> tuple[int, Heard]:
         assert self.sock, "opened before the first turn"
@@ -281,4 +285,43 @@ class WebSocket(ResponsesWay):
         return frame_events(self.sock, heard.data)
 
 
-WAYS: dict[str, type[Way]] = {way.name: way for way in (EngineDirect, HttpNew, HttpPrevious, WebSocket)}
+class OneLongResponse(WebSocket):
+    """The whole loop as one response that waits at its calls: what WebSocket mode should come close to.
+
+    There is no terminal event and so no usage before the loop ends: its turns report no input tokens.
+    """
+
+    name = "ws-long"
+    headers = {"OpenAI-Beta": "responses_rollout=v1"}
+    next_number = 0
+
+    def ask(self, output: str) -> tuple[int, Heard]:
+        assert self.sock, "opened before the first turn"
+        if self.response_id:
+            fixed = b'{"type":"response.append","response_id":"%b","input":['
+            body = fixed % self.response_id.encode() + self.new_items(output) + b"]}"
+        else:
+            body = self.body(self.new_items(output), store=False, head=b'"type":"response.create",')
+        message = frame(body)
+        self.sock.sendall(message)
+        return len(message), hear(self.sock, first=TOKEN, ended=turn_ended(WAITING), timeout=self.peer.timeout)
+
+    def learn(self, heard: Heard) -> tuple[int, int]:
+        events = self.events(heard)
+        last = events[-1] if events else {}
+        if last.get("type") != "response.done" or len(last["required"]) != 1 or last["required"][0]["name"] != TOOL:
+            raise BenchmarkError(f"{self.name}: the step ended with {json.dumps(last)[:500]}")
+        numbers = [event["sequence_number"] for event in events]
+        if numbers != list(range(self.next_number, self.next_number + len(events))):
+            raise BenchmarkError(f"{self.name}: sequence numbers with a gap")
+        self.next_number += len(events)
+        texts = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        self.check_text("".join(texts))
+        self.response_id = last["response_id"]
+        self.call_id = last["required"][0]["call_id"]
+        return 0, len(texts)
+
+
+WAYS: dict[str, type[Way]] = {
+    way.name: way for way in (EngineDirect, HttpNew, HttpPrevious, WebSocket, OneLongResponse)
+}

@@ -121,4 +121,4 @@ def test_every_way_runs_its_turns_against_the_server(capsys):
 
     printed = capsys.readouterr()
     assert code == 0, printed.err
-    assert all(f"| {way} |" in printed.out for way in ("engine", "http-new", "http-prev", "ws"))
+    assert all(f"| {way} |" in printed.out for way in ("engine", "http-new", "http-prev", "ws", "ws-long"))
