@@ -24,6 +24,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Tools in one request, those inside namespaces included."""
     max_sealed_bytes: int = 8 * 1024 * 1024
     """One ``encrypted_content``. It has to fit into a request together with others."""
+    max_image_bytes: int = 10 * 1024 * 1024
+    """One image, decoded. It has to fit into a message with what base64 adds."""
+    max_file_bytes: int = 10 * 1024 * 1024
+    """One file, decoded."""
     max_schema_bytes: int = 128 * 1024
     """The JSON schema of ``text.format``. OpenAI allows about 120,000 characters of names and values in one."""
     created_seconds: float = 0.05

@@ -107,7 +107,7 @@ class Turn:
         frames: list[str] = []
         if isinstance(delta, TextDelta):
             self.output_tokens += delta.tokens
-            self._continue_block("output_text", delta.text, frames)
+            self._continue_block("output_text", delta.text, frames, delta.logprobs)
         elif isinstance(delta, CallArguments):
             self.output_tokens += delta.tokens
             if delta.text:
@@ -244,7 +244,7 @@ class Turn:
             self._close_call(index, frames, status)
         return frames
 
-    def _continue_block(self, kind: str, text: str, frames: list[str]) -> None:
+    def _continue_block(self, kind: str, text: str, frames: list[str], logprobs: Sequence[dict[str, Any]] = ()) -> None:
         if not text:
             # Some engines begin with an empty piece. It must not open a message before a call.
             return
@@ -252,7 +252,11 @@ class Turn:
         if block is None or block.kind != kind:
             block = self._open_block(kind, frames)
         block.pieces.append(text)
-        if kind != "untold":
+        if logprobs:
+            block.logprobs += logprobs
+            told = _without_bytes(logprobs)
+            frames.append(self._encode(events.OutputTextDelta, delta=text, logprobs=told, **block.place))
+        elif kind != "untold":
             frames.append(self._encode(_DELTA_EVENTS[kind], delta=text, **block.place))
 
     def _open_block(self, kind: str, frames: list[str]) -> "_TextBlock":
@@ -299,7 +303,9 @@ class Turn:
         part = _part(block.kind, text)
         block.parts.append(part)
         if block.kind == "output_text":
-            frames.append(self._encode(events.OutputTextDone, text=text, **block.place))
+            part["logprobs"] = block.logprobs
+            told = _without_bytes(block.logprobs)
+            frames.append(self._encode(events.OutputTextDone, text=text, logprobs=told, **block.place))
         elif block.kind == "refusal":
             frames.append(self._encode(events.RefusalDone, refusal=text, **block.place))
         elif block.kind == "reasoning_text":
@@ -377,7 +383,7 @@ class Turn:
 class _TextBlock:
     """An open content or summary part, and the item it belongs to."""
 
-    __slots__ = ("kind", "item", "output_index", "parts", "place", "pieces")
+    __slots__ = ("kind", "item", "output_index", "parts", "place", "pieces", "logprobs")
 
     def __init__(self, kind: str, item: Item, output_index: int, parts: list[dict[str, Any]]) -> None:
         self.kind = kind
@@ -389,6 +395,7 @@ class _TextBlock:
         self.place = {"item_id": item["id"], "output_index": output_index, position: len(parts)}
         """What every event of this part says of where it is."""
         self.pieces: list[str] = []
+        self.logprobs: list[dict[str, Any]] = []
 
     @property
     def text(self) -> str:
@@ -414,6 +421,18 @@ _DELTA_EVENTS: dict[str, Callable[..., events.ServerEvent]] = {
     "summary_text": events.ReasoningSummaryTextDelta,
 }
 _REASONING_FORMS = frozenset({"reasoning_text", "summary_text", "untold"})
+
+
+def _without_bytes(logprobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As the events of text carry them. Source: the official types, where only parts have ``bytes``."""
+    return [
+        {
+            "token": one["token"],
+            "logprob": one["logprob"],
+            "top_logprobs": [{"token": top["token"], "logprob": top["logprob"]} for top in one["top_logprobs"]],
+        }
+        for one in logprobs
+    ]
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from responses_ws.protocol.sampling import Delta
-from responses_ws.rendering.chat import ChatPrompt
+from responses_ws.rendering.chat import ChatPrompt, Medium
 
 ErrorKind = Literal[
     "unavailable",
@@ -60,6 +60,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Takes images in messages. Without it a note stands where one was."""
     files: bool = False
     """Takes files in messages; as images."""
+
+    @property
+    def media(self) -> frozenset[Medium]:
+        """What a prompt for it may hold beside text."""
+        given: dict[Medium, bool] = {"images": self.images, "files": self.files}
+        return frozenset(medium for medium, is_taken in given.items() if is_taken)
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,8 +46,30 @@ class _Message(msgspec.Struct, gc=False):
     function_call: _Function | None = None
 
 
+class _TopLogprob(msgspec.Struct, gc=False):
+    token: str = ""
+    logprob: float = 0.0
+    bytes: list[int] | None = None
+
+    def told(self) -> dict[str, Any]:
+        given = list(self.token.encode("utf-8", "replace")) if self.bytes is None else self.bytes
+        return {"token": self.token, "bytes": given, "logprob": self.logprob}
+
+
+class _Logprob(_TopLogprob, gc=False):
+    top_logprobs: list[_TopLogprob] | None = None
+
+    def told(self) -> dict[str, Any]:
+        return {**_TopLogprob.told(self), "top_logprobs": [top.told() for top in self.top_logprobs or ()]}
+
+
+class _Logprobs(msgspec.Struct, gc=False):
+    content: list[_Logprob] | None = None
+
+
 class _Choice(msgspec.Struct, gc=False):
     index: int | None = None
+    logprobs: _Logprobs | None = None
     delta: _Message | None = None
     message: _Message | None = None
     finish_reason: str | None = None
@@ -158,7 +180,7 @@ class ChatStream:
                 continue
             message = choice.delta or choice.message
             if message is not None:
-                self._message(message, deltas)
+                self._message(message, choice.logprobs, deltas)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
 
@@ -190,7 +212,7 @@ class ChatStream:
             self._started = True
             deltas.append(Started(prompt_tokens, min(max(cached_tokens, 0), prompt_tokens)))
 
-    def _message(self, message: _Message, deltas: list[Delta]) -> None:
+    def _message(self, message: _Message, logprobs: _Logprobs | None, deltas: list[Delta]) -> None:
         reasoning = message.reasoning_content or message.reasoning
         if reasoning:
             deltas.append(ReasoningDelta(reasoning))
@@ -199,7 +221,10 @@ class ChatStream:
         if content:
             text = content if isinstance(content, str) else _text_of_parts(content)
             if text:
-                deltas.append(TextDelta(text))
+                if logprobs is None or reasoning:
+                    deltas.append(TextDelta(text))
+                else:
+                    deltas.append(TextDelta(text, logprobs=tuple(one.told() for one in logprobs.content or ())))
                 self._spoken = True
         if message.refusal:
             deltas.append(RefusalDelta(message.refusal))

@@ -1,6 +1,7 @@
 """The scripted engine: deterministic answers with exact token counts, for tests, demos and load."""
 
 import asyncio
+import math
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -9,7 +10,16 @@ from typing import Any
 
 import msgspec
 
-from responses_ws.protocol.sampling import CallEnd, CallStart, Delta, Finished, FinishReason, ReasoningDelta, Started
+from responses_ws.protocol.sampling import (
+    CallEnd,
+    CallStart,
+    Delta,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+)
 from responses_ws.protocol.usage import Usage
 
 from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel
@@ -227,6 +237,8 @@ class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
             if due <= 0:
                 self._pending = delta
                 return
+            if isinstance(delta, TextDelta) and self._request.top_logprobs is not None:
+                delta = _with_logprobs(delta, self._request.top_logprobs)
             batch.append(delta)
             if isinstance(delta, CallStart):
                 continue
@@ -256,6 +268,18 @@ class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
 
     def _counted(self) -> Usage:
         return msgspec.structs.replace(self._usage, output_tokens=self._emitted, reasoning_tokens=self._reasoning)
+
+
+def _with_logprobs(delta: TextDelta, alternatives: int) -> TextDelta:
+    """Half sure of every token; the first alternative is the token itself, the others end in a number."""
+    tokens = [delta.text, *(f"{delta.text}{number}" for number in range(1, alternatives))][:alternatives]
+    told = [_logprob(token, math.log(0.5 ** (rank + 1))) for rank, token in enumerate(tokens)]
+    logprob = {**_logprob(delta.text, math.log(0.5)), "top_logprobs": told}
+    return msgspec.structs.replace(delta, logprobs=(logprob,))
+
+
+def _logprob(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "bytes": list(token.encode("utf-8", "replace")), "logprob": logprob}
 
 
 def _refusal(plan: Plan) -> EngineError:

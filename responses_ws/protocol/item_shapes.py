@@ -167,12 +167,27 @@ class UserMessage(Struct, kw_only=True):
     id: ItemId | None = None
 
 
+class TopLogprob(Struct, kw_only=True):
+    """A token that could have stood there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | UnsetType = UNSET
+    """In parts only, not in the events of pieces."""
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    """A token of the text, and how sure the model was of it."""
+
+    top_logprobs: list[TopLogprob]
+
+
 class OutputText(Struct, kw_only=True, tag_field="type", tag="output_text"):
     """Text that a model made."""
 
     text: str
     annotations: list[JsonObject]
-    logprobs: list[JsonObject]
+    logprobs: list[Annotated[JsonObject, shape("TokenLogprob")]]
 
 
 class Refusal(Struct, kw_only=True, tag_field="type", tag="refusal"):

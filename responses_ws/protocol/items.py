@@ -151,12 +151,62 @@ def _check_part(part: Any, where: str) -> None:
                 code="unsupported_value",
                 param=f"{where}.{field}",
             )
+    if kind == "input_image":
+        _check_image(part.get("image_url"), part.get("file_id"), where)
     if part.get("file_id") is not None:
         raise InvalidRequest(
             "File ids are not supported yet: send the data itself.",
             code="unsupported_value",
             param=f"{where}.file_id",
         )
+
+
+def _check_image(url: str | None, file_id: str | None, where: str) -> None:
+    if url is None:
+        if file_id is None:
+            raise _missing(f"{where}.image_url")
+        return
+    head, comma, data = url.partition(",")
+    kind, *attributes = head.removeprefix("data:").lower().split(";")
+    place = f"{where}.image_url"
+    if kind not in _IMAGE_TYPES:
+        raise InvalidRequest(
+            f"Images of the type {kind[:40]!r} are not accepted: send PNG, JPEG, GIF or WebP.",
+            code="unsupported_image_media_type",
+            param=place,
+        )
+    if not comma or "base64" not in attributes:
+        raise InvalidRequest("The image is not a base64 data URL.", code="invalid_base64_image", param=place)
+    if not data:
+        raise InvalidRequest("The image is empty.", code="empty_image_file", param=place)
+
+
+_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+
+
+def check_media_sizes(items: Sequence[Item], *, max_image_bytes: int, max_file_bytes: int) -> None:
+    """Refuse images and files that are too large. Raises InvalidRequest, ``param`` naming the place in ``input``.
+
+    Costs nothing for their contents: base64 tells its size by its length.
+    """
+    for index, item in enumerate(items):
+        field = _WITH_PARTS.get(item.get("type") or "message", "")
+        parts = item.get(field)
+        for part_index, part in enumerate(parts if isinstance(parts, list) else ()):
+            for name, limit in (
+                ("image_url", max_image_bytes),
+                ("file_data", max_file_bytes),
+                ("file_url", max_file_bytes),
+            ):
+                data = (part.get(name) or "").rpartition(",")[2]
+                size = len(data) * 3 // 4 - data.count("=", -2)
+                if size > limit:
+                    raise InvalidRequest(
+                        f"An {'image' if name == 'image_url' else 'attached file'} of {size} bytes is too large: "
+                        f"at most {limit} are allowed.",
+                        code="image_too_large" if name == "image_url" else "file_too_large",
+                        param=f"input[{index}].{field}[{part_index}].{name}",
+                    )
 
 
 # What stands where a part of that type is read.

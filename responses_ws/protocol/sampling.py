@@ -1,6 +1,6 @@
 """The words that engines speak: the pieces of one sampling step."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,8 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
 
     text: str
     tokens: int = 1
+    logprobs: tuple[dict[str, Any], ...] = ()
+    """Where they were asked for: ``{token, bytes, logprob, top_logprobs: [{token, bytes, logprob}]}`` a token."""
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):

@@ -3,6 +3,7 @@
 Every event is a struct whose first key on the wire is ``type``. ``encode`` gives the frame.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,7 @@ EncodedResponse = Annotated[Raw, shape("Response")]
 OutputItem = Annotated[Item, shape("OutputItem")]
 OutputPart = Annotated[JsonObject, shape("OutputPart")]
 SummaryPart = Annotated[JsonObject, shape("SummaryText")]
+TokenLogprobs = Sequence[Annotated[JsonObject, shape("TokenLogprob")]]
 
 
 class ServerEvent(msgspec.Struct, kw_only=True, gc=False, tag_field="type"):
@@ -101,14 +103,14 @@ class OutputTextDelta(WithinPart, tag="response.output_text.delta"):
     """A piece of text."""
 
     delta: str
-    logprobs: tuple[()] = ()
+    logprobs: TokenLogprobs = ()
 
 
 class OutputTextDone(WithinPart, tag="response.output_text.done"):
     """The whole text."""
 
     text: str
-    logprobs: tuple[()] = ()
+    logprobs: TokenLogprobs = ()
 
 
 class RefusalDelta(WithinPart, tag="response.refusal.delta"):

@@ -1,7 +1,7 @@
 """Items → chat messages, appended turn by turn."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,6 +12,13 @@ from .tools import flat_name
 _encode = msgspec.json.Encoder().encode
 
 
+Medium = Literal["images", "files"]
+MEDIA: frozenset[Medium] = frozenset({"images", "files"})
+
+TOKENS_PER_MEDIUM = 1000
+"""What an image or a file is taken for in estimates, whatever its size: a guess of the right order."""
+
+
 class ChatPrompt:
     """A rendered prompt as chat-completions messages, each one encoded once and for all.
 
@@ -19,24 +26,47 @@ class ChatPrompt:
     log, not in it. ``extended`` costs what is new; forks share the past.
     """
 
-    __slots__ = ("log", "instructions", "byte_length")
+    __slots__ = ("log", "instructions", "byte_length", "media_bytes", "takes")
 
-    def __init__(self, log: SharedLog[bytes] | None = None, byte_length: int = 0, instructions: bytes = b"") -> None:
+    def __init__(
+        self,
+        log: SharedLog[bytes] | None = None,
+        byte_length: int = 0,
+        instructions: bytes = b"",
+        *,
+        media_bytes: int = 0,
+        takes: frozenset[Medium] = MEDIA,
+    ) -> None:
         self.log: SharedLog[bytes] = SharedLog() if log is None else log
         self.byte_length = byte_length
-        """Bytes of all messages in the log, for estimates: O(1)."""
+        """Bytes of all messages in the log: O(1)."""
+        self.media_bytes = media_bytes
+        """Part of ``byte_length`` that says nothing about tokens: the data of images and files."""
+        self.takes = takes
+        """The media that its engine takes. For others a note stands where one was."""
         self.instructions = instructions
         """The encoded system message of this request, or empty."""
 
     def extended(self, items: Sequence[dict[str, Any]]) -> "ChatPrompt":
         """The prompt with ``items`` rendered behind it, instructions dropped."""
-        new = [_encode(message) for message in messages_from(items)]
-        return ChatPrompt(self.log.extended(new), self.byte_length + sum(map(len, new)))
+        messages = messages_from(items, self.takes)
+        new = [_encode(message) for message in messages]
+        return ChatPrompt(
+            self.log.extended(new),
+            self.byte_length + sum(map(len, new)),
+            media_bytes=self.media_bytes + sum(map(_media_bytes, messages)),
+            takes=self.takes,
+        )
 
     def with_instructions(self, instructions: str | None) -> "ChatPrompt":
         """The same log with this request's own system message in front."""
         encoded = _encode({"role": "system", "content": instructions}) if instructions else b""
-        return ChatPrompt(self.log, self.byte_length, encoded)
+        return ChatPrompt(self.log, self.byte_length, encoded, media_bytes=self.media_bytes, takes=self.takes)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Of the log, at four bytes a token."""
+        return -(-(self.byte_length - self.media_bytes) // 4)
 
     def json(self) -> bytes:
         """All messages as the inside of a JSON array. A copy of bytes; nothing is encoded again."""
@@ -52,29 +82,39 @@ class ChatPrompt:
             yield msgspec.json.decode(self.instructions)
 
 
-def messages_from(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Chat messages for a run of items.
+def messages_from(items: Sequence[dict[str, Any]], takes: Collection[Medium] = MEDIA) -> list[dict[str, Any]]:
+    """Chat messages for a run of items, for an engine that ``takes`` these media.
 
     Reasoning, text and calls of one assistant turn become one assistant message, in whichever order they came:
     servers want tool outputs right behind the message with their calls. Every tool output becomes a ``tool``
-    message. Items that chat completions cannot say are left out, and so are calls that were cut off: their
-    arguments are no JSON, which many chat templates demand.
+    message; images and files in it, which chat completions do not allow there, follow in a user message behind all
+    outputs. Items that chat completions cannot say are left out, and so are calls that were cut off: their arguments
+    are no JSON, which many chat templates demand.
     """
     messages: list[dict[str, Any]] = []
     assistant: dict[str, Any] | None = None
     cut_off: set[str] = set()
+    media: list[dict[str, Any]] = []
     for item in items:
         kind = item.get("type") or "message"
         if kind in ("function_call_output", "custom_tool_call_output"):
             if item["call_id"] in cut_off:
                 continue
             assistant = None
-            content = _text_of(item.get("output"))
+            content = _content(item.get("output"), takes)
+            if not isinstance(content, str):
+                media += [{"type": "text", "text": f"Output of the tool call {item['call_id']}:"}]
+                media += [part for part in content if part["type"] != "text"]
+                content = _text_of(content) or "The output is in the next message."
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
-        elif kind == "message" and item.get("role") != "assistant":
+            continue
+        if media:
+            messages.append({"role": "user", "content": media})
+            media = []
+        if kind == "message" and item.get("role") != "assistant":
             assistant = None
             role = "user" if item.get("role") == "user" else "system"
-            messages.append({"role": role, "content": _content(item.get("content"))})
+            messages.append({"role": role, "content": _content(item.get("content"), takes)})
         elif kind in ("message", "reasoning"):
             text = _text_of(item.get("content"))
             if not text:
@@ -92,6 +132,8 @@ def messages_from(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 assistant = {"role": "assistant", "content": None}
                 messages.append(assistant)
             assistant.setdefault("tool_calls", []).append(_call(item, custom=kind == "custom_tool_call"))
+    if media:
+        messages.append({"role": "user", "content": media})
     return messages
 
 
@@ -111,22 +153,42 @@ def _text_of(content: Any) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in content or () if isinstance(part, dict))
 
 
-def _content(content: Any) -> Any:
-    """User content: a plain string where possible, parts where there are images."""
+def _content(content: Any, takes: Collection[Medium]) -> Any:
+    """User content: a plain string where possible, parts where there are images or files."""
     if isinstance(content, str):
         return content
-    parts: list[dict[str, Any]] = []
-    for part in content or ():
-        if part.get("type") == "input_image":
-            image = {"url": part.get("image_url")}
-            if part.get("detail"):
-                image["detail"] = part["detail"]
-            parts.append({"type": "image_url", "image_url": image})
-        elif part.get("type") == "input_file":
-            file = {key: part[key] for key in ("file_data", "file_id", "filename") if part.get(key)}
-            parts.append({"type": "file", "file": file})
-        elif "text" in part:
-            parts.append({"type": "text", "text": part["text"]})
+    parts = [part for given in content or () if isinstance(given, dict) for part in _chat_parts(given, takes)]
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
+
+
+def _chat_parts(part: dict[str, Any], takes: Collection[Medium]) -> list[dict[str, Any]]:
+    """A part as chat completions say it: one, or none where they cannot."""
+    kind = part.get("type")
+    if kind == "input_image":
+        if "images" not in takes:
+            return [{"type": "text", "text": "[An image was left out: this model takes none.]"}]
+        image = {"url": part.get("image_url")}
+        if part.get("detail") in ("low", "high", "auto"):
+            image["detail"] = part["detail"]
+        return [{"type": "image_url", "image_url": image}]
+    if kind == "input_file":
+        if "files" not in takes:
+            name = f" {part['filename']!r}" if part.get("filename") else ""
+            return [{"type": "text", "text": f"[The file{name} was left out: this model takes none.]"}]
+        file = {"file_data": part.get("file_data") or part.get("file_url"), "filename": part.get("filename")}
+        return [{"type": "file", "file": {key: value for key, value in file.items() if value}}]
+    text = part.get("text") or part.get("refusal")
+    return [{"type": "text", "text": text}] if text else []
+
+
+def _media_bytes(message: dict[str, Any]) -> int:
+    """How many more bytes than an estimate should count there are in the images and files of a message."""
+    if not isinstance(message.get("content"), list):
+        return 0
+    data = [
+        (part.get("image_url") or {}).get("url") or (part.get("file") or {}).get("file_data") or ""
+        for part in message["content"]
+    ]
+    return sum(max(len(one) - 4 * TOKENS_PER_MEDIUM, 0) for one in data)

@@ -11,7 +11,7 @@ from responses_ws.connection.log import SharedLog
 from responses_ws.engines.base import ChatRequest
 from responses_ws.engines.registry import Route, registry
 from responses_ws.protocol.errors import PreviousResponseNotFound
-from responses_ws.protocol.items import Item, calls_left_open, input_items, require_outputs
+from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, require_outputs
 from responses_ws.protocol.request import JsonObject, Request, check_request
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.formats import in_words, response_format
@@ -106,7 +106,7 @@ class Context(msgspec.Struct, kw_only=True):
     def estimated_input_tokens(self) -> int:
         """About four bytes a token, for engines that say nothing."""
         instructions = len(self.asked.request.instructions or "")
-        return (self.prompt.byte_length + instructions + len(self.tools.encoded or b"") + 3) // 4
+        return self.prompt.estimated_tokens + (instructions + len(self.tools.encoded or b"") + 3) // 4
 
     def grown(self, items: Sequence[Item]) -> "Context":
         """The context of the next sampling step in the same response."""
@@ -150,13 +150,14 @@ async def open_context(asked: Asked) -> Context:
     else:
         route = await registry.resolve(request.model)
     new_items = input_items(request.input, new_id, max_items=limits.max_items)
+    check_media_sizes(new_items, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
     shown = opened_input(new_items, project_id=asked.principal.project_id, model=request.model)
     if parent is not None and parent.kept_input:
         new_items = _behind_outputs(new_items, parent.kept_input)
         shown = _behind_outputs(shown, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
     items = (parent.items if parent else SharedLog[Item]()).extended(new_items)
-    past_prompt = parent.prompt if parent else ChatPrompt()
+    past_prompt = _past_prompt(parent, route, asked.principal.project_id)
     if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
         tools = parent.tools
         # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
@@ -173,6 +174,17 @@ async def open_context(asked: Asked) -> Context:
         prompt=past_prompt.extended(shown),
         tools=tools,
     )
+
+
+def _past_prompt(parent: Link | None, route: Route, project_id: int) -> ChatPrompt:
+    """What the new input is appended to: the parent's prompt, unless it was rendered for an engine of other means."""
+    takes = route.engine.capabilities.media
+    if parent is None:
+        return ChatPrompt(takes=takes)
+    prompt: ChatPrompt = parent.prompt
+    if prompt.takes == takes:
+        return prompt
+    return ChatPrompt(takes=takes).extended(opened_context(list(parent.items), project_id=project_id))
 
 
 def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:
@@ -209,9 +221,12 @@ async def _find_parent(asked: Asked) -> Link | None:
 
 
 async def _link_from(stored: StoredChain, project_id: int) -> Link:
-    """A link made anew from what was stored: the one place where a whole context is rendered."""
+    """A link made anew from what was stored: its whole context is rendered."""
     output = stored.items[stored.input_end :]
-    prompt = ChatPrompt().extended(opened_context(stored.items, project_id=project_id))
+    route = await registry.resolve(stored.response["model"])
+    prompt = ChatPrompt(takes=route.engine.capabilities.media).extended(
+        opened_context(stored.items, project_id=project_id)
+    )
     return Link(
         response_id=stored.response["id"],
         project_id=project_id,
@@ -220,7 +235,7 @@ async def _link_from(stored: StoredChain, project_id: int) -> Link:
         input_end=stored.input_end,
         open_calls=calls_left_open({}, output),
         prompt=prompt,
-        route=await registry.resolve(stored.response["model"]),
+        route=route,
         size=3 * prompt.byte_length,
         place=stored.place,
     )

@@ -25,7 +25,7 @@ from responses_ws.protocol.errors import (
     ServerError,
     websocket_error,
 )
-from responses_ws.protocol.items import Item, calls_left_open, input_items, listed, require_outputs
+from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, listed, require_outputs
 from responses_ws.protocol.sampling import Delta, Finished
 from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.protocol.usage import Usage
@@ -358,7 +358,9 @@ class _Run:
         """Go on with these outputs. Raises ApiError; the response goes on waiting."""
         if self.asked.recheck is not None:
             admit(await self.asked.recheck(), self._context.route.model)
-        items = input_items(append.input, new_id, max_items=app_settings.limits.max_items)
+        limits = app_settings.limits
+        items = input_items(append.input, new_id, max_items=limits.max_items)
+        check_media_sizes(items, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
         if any(str(item.get("type") or "message") not in _APPENDABLE for item in items):
             raise InvalidRequest("Only outputs and user messages can be appended.", param="input")
         require_outputs(calls_left_open(calls_left_open({}, self._turn.output[self._step_start :]), items))

@@ -355,3 +355,35 @@ async def test_the_fake_is_a_process_that_logs_what_it_made(tmp_path):
     assert lines["resp_a"]["outcome"] == "completed"
     assert (lines["resp_a"]["prompt_tokens"], lines["resp_a"]["output_tokens"]) == (usage.input_tokens, 30)
     assert lines["resp_b"]["outcome"] == "aborted"
+
+
+async def test_logprobs_come_with_their_text(server, engine):
+    deltas = await collect(engine, chat_request("!tokens 2", model="fake-chat", top_logprobs=2))
+
+    texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
+    assert (server.requests[0]["logprobs"], server.requests[0]["top_logprobs"]) == (True, 2)
+    assert [[one["token"] for one in delta.logprobs] for delta in texts] == [[delta.text] for delta in texts]
+    assert all(one["bytes"] == list(one["token"].encode()) for delta in texts for one in delta.logprobs)
+    assert all(len(one["top_logprobs"]) == 2 for delta in texts for one in delta.logprobs)
+
+
+async def test_a_server_that_says_no_bytes_is_helped_out(server, engine):
+    said = {"token": "é", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "e", "logprob": -1}]}
+    choice = {"index": 0, "delta": {"content": "é"}, "logprobs": {"content": [said]}}
+    piece = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    deltas = await go_wrong(server, engine, Fault(pieces=[piece, chunk(finish="stop"), DONE]))
+
+    (logprob,) = next(delta.logprobs for delta in deltas if isinstance(delta, TextDelta))
+    assert logprob == {
+        "token": "é",
+        "bytes": [195, 169],
+        "logprob": -0.5,
+        "top_logprobs": [{"token": "e", "bytes": [101], "logprob": -1.0}],
+    }
+
+
+async def test_a_request_without_logprobs_asks_for_none(server, engine):
+    await collect(engine, chat_request("!tokens 2", model="fake-chat"))
+
+    assert not server.requests[0].keys() & {"logprobs", "top_logprobs"}

@@ -138,6 +138,7 @@ def _chat_request(request: web.Request, body: dict[str, Any]) -> ChatRequest:
         parallel_tool_calls=body.get("parallel_tool_calls"),
         max_output_tokens=body.get("max_tokens") or body.get("max_completion_tokens"),
         response_format=body.get("response_format"),
+        top_logprobs=body.get("top_logprobs") if body.get("logprobs") else None,
         affinity=body.get("prompt_cache_key") or body.get("user") or beginning,
     )
 
@@ -174,7 +175,10 @@ def _events(body: dict[str, Any], deltas: list[Delta]) -> list[bytes]:
     for delta in deltas:
         said = _delta(delta)
         if said is not None:
-            events.append({**head, "choices": [{"index": 0, "delta": said, "finish_reason": None}]})
+            choice = {"index": 0, "delta": said, "finish_reason": None}
+            if isinstance(delta, TextDelta) and delta.logprobs:
+                choice["logprobs"] = {"content": delta.logprobs, "refusal": None}
+            events.append({**head, "choices": [choice]})
         if isinstance(delta, Finished):
             events.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": delta.reason}]})
             if (body.get("stream_options") or {}).get("include_usage") and delta.usage is not None:

@@ -64,6 +64,7 @@ class OpenPart:
         self.position = PLACES[self.kind][2]
         self.index = event[self.position]
         self.said = ""
+        self.logprobs: list[Any] = []
         self.is_said = False
 
 
@@ -184,6 +185,8 @@ class Grammar:
             assert target.kind == kind
         assert not target.is_said, "a delta after its done"
         assert event["delta"], "an empty delta says nothing"
+        if isinstance(target, OpenPart):
+            target.logprobs += event.get("logprobs", [])
         target.said += event["delta"]
 
     def _said(self, event: Event, kind: str) -> None:
@@ -196,6 +199,7 @@ class Grammar:
             target = self._part(event)[1]
             assert target.kind == kind
             assert event[PARTS[kind][3]] == target.said, "deltas do not make the whole"
+            assert event.get("logprobs", []) == target.logprobs, "logprobs of the deltas do not make those of the whole"
         assert not target.is_said, "said twice"
         target.is_said = True
 

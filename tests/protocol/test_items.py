@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.protocol.items import calls_left_open, input_items, listed, require_outputs
+from responses_ws.protocol.items import calls_left_open, check_media_sizes, input_items, listed, require_outputs
 
 MISSING = "missing_required_parameter"
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -167,6 +167,31 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
         user({**IMAGE, "image_url": " http://x"}),
         ("unsupported_value", "content[0].image_url"),
     ),
+    "image of nothing": (user(IMAGE), (MISSING, "content[0].image_url")),
+    "image of another type": (
+        user({**IMAGE, "image_url": "data:image/svg+xml;base64,AAAA"}),
+        ("unsupported_image_media_type", "content[0].image_url"),
+    ),
+    "image that is none": (
+        user({**IMAGE, "image_url": "data:,hello"}),
+        ("unsupported_image_media_type", "content[0].image_url"),
+    ),
+    "image that is not base64": (
+        user({**IMAGE, "image_url": "data:image/png,%89PNG"}),
+        ("invalid_base64_image", "content[0].image_url"),
+    ),
+    "image without an end": (
+        user({**IMAGE, "image_url": "data:image/png;base64"}),
+        ("invalid_base64_image", "content[0].image_url"),
+    ),
+    "empty image": (
+        user({**IMAGE, "image_url": "data:image/png;base64,"}),
+        ("empty_image_file", "content[0].image_url"),
+    ),
+    "image of another type in an output": (
+        {**OUTPUT, "output": [{**IMAGE, "image_url": "data:text/html;base64,AAAA"}]},
+        ("unsupported_image_media_type", "output[0].image_url"),
+    ),
     "image by id": (user({**IMAGE, "file_id": "file_1"}), ("unsupported_value", "content[0].file_id")),
     "detail no string": (user({**IMAGE, "image_url": PNG, "detail": 1}), ("invalid_type", "content[0].detail")),
     "file by URL": (
@@ -225,6 +250,27 @@ def test_the_number_of_items_is_limited(count: int, passes: bool) -> None:
     with pytest.raises(InvalidRequest) as caught:
         input_items(items, counting(), max_items=3)
     assert caught.value.param == "input"
+
+
+SIZED = {
+    "image": ({**IMAGE, "image_url": "data:image/png;base64,AAAAAAA="}, 5, 100, "image_too_large", "image_url"),
+    "file": ({"type": "input_file", "file_data": "data:x/y;base64,AAAAAA=="}, 100, 4, "file_too_large", "file_data"),
+    "bare file": ({"type": "input_file", "file_data": "AAAA"}, 100, 3, "file_too_large", "file_data"),
+    "file's URL": ({"type": "input_file", "file_url": "data:;base64,AAAA"}, 100, 3, "file_too_large", "file_url"),
+}
+
+
+@pytest.mark.parametrize(("part", "images", "files", "code", "field"), SIZED.values(), ids=SIZED)
+def test_images_and_files_have_a_size_limit(
+    part: dict[str, Any], images: int, files: int, code: str, field: str
+) -> None:
+    items = [user({"type": "input_text", "text": "see"}, part), {**OUTPUT, "output": [part]}]
+    check_media_sizes(items, max_image_bytes=images, max_file_bytes=files)
+
+    for item, place in zip(items, ("input[0].content[1]", "input[0].output[0]"), strict=True):
+        with pytest.raises(InvalidRequest) as caught:
+            check_media_sizes([item], max_image_bytes=images - 1, max_file_bytes=files - 1)
+        assert (caught.value.code, caught.value.param) == (code, f"{place}.{field}")
 
 
 def call(call_id: str, name: str = "f", **fields: Any) -> dict[str, Any]:

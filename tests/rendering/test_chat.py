@@ -148,7 +148,49 @@ RENDERED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     ),
     "an output in parts": (
         [call("a"), output("a", [TEXT_PART, {"type": "input_image", "image_url": PNG}, TEXT_PART])],
-        [{"role": "assistant", "content": None, "tool_calls": [tool_call("a")]}, tool("a", "what?what?")],
+        [
+            {"role": "assistant", "content": None, "tool_calls": [tool_call("a")]},
+            tool("a", "what?what?"),
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Output of the tool call a:"},
+                    {"type": "image_url", "image_url": {"url": PNG}},
+                ],
+            },
+        ],
+    ),
+    "images of several outputs come behind them all": (
+        [
+            call("a"),
+            call("b"),
+            output("a", [{"type": "input_image", "image_url": PNG}]),
+            output("b", [{"type": "input_file", "file_data": "JVBERi0="}]),
+            user(),
+        ],
+        [
+            {"role": "assistant", "content": None, "tool_calls": [tool_call("a"), tool_call("b")]},
+            tool("a", "The output is in the next message."),
+            tool("b", "The output is in the next message."),
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Output of the tool call a:"},
+                    {"type": "image_url", "image_url": {"url": PNG}},
+                    {"type": "text", "text": "Output of the tool call b:"},
+                    {"type": "file", "file": {"file_data": "JVBERi0="}},
+                ],
+            },
+            {"role": "user", "content": "hi"},
+        ],
+    ),
+    "a detail that chat completions do not have": (
+        [user([{"type": "input_image", "image_url": PNG, "detail": "original"}])],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}],
+    ),
+    "a file as a data URL": (
+        [user([{"type": "input_file", "file_url": "data:text/plain;base64,SGk="}])],
+        [{"role": "user", "content": [{"type": "file", "file": {"file_data": "data:text/plain;base64,SGk="}}]}],
     ),
     "a call that was cut off is left out": (
         [user(), assistant("So"), call("a", arguments='{"x', status="incomplete"), user("go on")],
@@ -289,3 +331,34 @@ def test_a_prompt_that_grew_is_the_prompt_made_at_once(runs: list[list[dict[str,
             assert message["tool_call_id"] in answered, "an output that does not follow its call"
         elif message["role"] == "assistant":
             answered = [made["id"] for made in message.get("tool_calls", ())]
+
+
+IMAGE = {"type": "input_image", "image_url": PNG}
+FILE = {"type": "input_file", "file_data": "JVBERi0=", "filename": "a.pdf"}
+LEFT_OUT = {
+    "image": ([user([TEXT_PART, IMAGE])], "what?[An image was left out: this model takes none.]"),
+    "file": ([user([FILE])], "[The file 'a.pdf' was left out: this model takes none.]"),
+    "file without a name": (
+        [user([{"type": "input_file", "file_data": "x"}])],
+        "[The file was left out: this model takes none.]",
+    ),
+    "in an output": ([call("a"), output("a", [IMAGE])], "[An image was left out: this model takes none.]"),
+}
+
+
+@pytest.mark.parametrize(("items", "said"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_note_stands_where_something_was_that_the_engine_does_not_take(
+    items: list[dict[str, Any]], said: str
+) -> None:
+    assert messages_from(items, takes=frozenset())[-1]["content"] == said
+
+
+def test_an_image_weighs_the_same_whatever_its_size() -> None:
+    large = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 1_000_000}
+    plain = ChatPrompt().extended([user([TEXT_PART])])
+
+    prompt = ChatPrompt().extended([user([TEXT_PART, large])]).extended([user([TEXT_PART, large])])
+
+    assert prompt.byte_length > 2_000_000
+    assert 2000 <= prompt.estimated_tokens <= 2000 + 2 * plain.estimated_tokens + 100
+    assert prompt.with_instructions("x").estimated_tokens == prompt.estimated_tokens

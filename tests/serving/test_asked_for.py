@@ -258,6 +258,83 @@ async def test_a_schema_that_is_none_is_refused(principal: Principal) -> None:
     assert (caught.value.code, caught.value.param) == ("invalid_value", "text.format.schema")
 
 
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+async def test_logprobs_are_told_where_they_are_asked_for(principal: Principal) -> None:
+    events = await events_of(asked(principal, "!tokens 3 Hi", store=False, **LOGPROBS))
+
+    response = read(events)
+    (part,) = response["output"][0]["content"]
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert "".join(one["token"] for one in part["logprobs"]) == part["text"]
+    assert [bytes(one["bytes"]).decode() for one in part["logprobs"]] == [event["delta"] for event in deltas]
+    assert [len(one["top_logprobs"]) for one in part["logprobs"]] == [2, 2, 2]
+    assert [event["logprobs"][0]["logprob"] for event in deltas] == [one["logprob"] for one in part["logprobs"]]
+    assert response["top_logprobs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("can", "fields"),
+    [
+        pytest.param(True, {"top_logprobs": 2}, id="not included"),
+        pytest.param(False, LOGPROBS, id="an engine that cannot"),
+    ],
+)
+async def test_else_they_are_empty(principal: Principal, can: bool, fields: dict[str, Any]) -> None:
+    engine = installed("Hi there", logprobs=can)
+
+    response = read(await events_of(asked(principal, "Hi", store=False, **fields)))
+
+    assert engine.requests[0].top_logprobs is None
+    assert response["output"][0]["content"][0]["logprobs"] == []
+
+
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+LOOK = [{"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, PICTURE]}]
+
+
+async def test_images_go_to_engines_that_take_them_and_a_note_to_others(principal: Principal) -> None:
+    seeing, blind = installed("A cat", images=True), installed("Nothing")
+    registry.install("seeing", seeing)
+
+    await events_of(asked(principal, LOOK, store=False))
+    registry.install("scripted", seeing)
+    await events_of(asked(principal, LOOK, store=False))
+
+    told = [next(engine.requests[0].prompt.newest_first())["content"] for engine in (blind, seeing)]
+    assert told[0] == "What is this?[An image was left out: this model takes none.]"
+    assert told[1][1] == {"type": "image_url", "image_url": {"url": PICTURE["image_url"]}}
+
+
+async def test_a_chain_that_moves_to_an_engine_with_eyes_shows_it_what_came_before(
+    principal: Principal, settings: Any
+) -> None:
+    chains = Chains()
+    both = {"scripted": {"ENGINE": "scripted"}, "seeing": {"ENGINE": "seeing"}}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "MODELS": both}
+    seeing, _blind = Wilful("A cat", can={"images": True}), installed("I cannot see it")
+    registry.install("seeing", seeing)
+    first = await response_of(asked(principal, LOOK, store=False, chains=chains))
+
+    await events_of(
+        asked(principal, "And you?", model="seeing", previous_response_id=first["id"], store=False, chains=chains)
+    )
+
+    messages = [*seeing.requests[0].prompt.newest_first()][::-1]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    assert messages[0]["content"][1]["type"] == "image_url"
+
+
+async def test_a_picture_that_is_too_large_is_refused(principal: Principal, settings: Any) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"max_image_bytes": 7}}
+
+    with pytest.raises(InvalidRequest) as caught:
+        await events_of(asked(principal, LOOK))
+
+    assert (caught.value.code, caught.value.param) == ("image_too_large", "input[0].content[1].image_url")
+
+
 @pytest.mark.parametrize(("can", "told"), [(True, "low"), (False, None)], ids=["can", "cannot"])
 async def test_verbosity_goes_to_engines_that_take_it(principal: Principal, can: bool, told: str | None) -> None:
     engine = installed("Hi", verbosity=can)

@@ -269,7 +269,7 @@ async def test_a_hundred_turns_render_every_item_once(principal: Principal, monk
 
     rendered: list[int] = []
     original = chat.messages_from
-    monkeypatch.setattr(chat, "messages_from", lambda items: (rendered.append(len(items)), original(items))[1])
+    monkeypatch.setattr(chat, "messages_from", lambda items, *a: (rendered.append(len(items)), original(items, *a))[1])
     chains, previous = Chains(), None
     for _ in range(100):
         response = await response_of(
