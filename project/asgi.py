@@ -11,14 +11,14 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from responses_ws.lifespan import lifespan  # noqa: E402
-from responses_ws.routing import websocket_application  # noqa: E402
+from responses_ws.routing import websocket_router  # noqa: E402
 
 from .static import serve_static  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
         "http": serve_static(django_application, root=settings.STATIC_ROOT, prefix=settings.STATIC_URL),
-        "websocket": websocket_application,
+        "websocket": websocket_router("v1/", ""),
         "lifespan": lifespan,
     }
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 from asgiref.testing import ApplicationCommunicator
-from channels.routing import URLRouter
 
 from responses_ws.engines.base import ChatRequest, Engine, EngineError
 from responses_ws.engines.script import Call, Plan, pieces_of
@@ -76,9 +75,9 @@ class ResponsesCommunicator:
         seconds_to_answer: float = 10.0,
     ) -> None:
         if application is None:
-            from responses_ws.routing import websocket_urlpatterns
+            from responses_ws.routing import websocket_application
 
-            application = URLRouter(websocket_urlpatterns)
+            application = websocket_application
         given = {**({"Authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
         scope = {
             "type": "websocket",

@@ -1,4 +1,4 @@
-"""The HTTP endpoints, to be included under ``v1/``."""
+"""The HTTP endpoints, to be included under ``v1/`` or whatever prefix the host project likes."""
 
 from django.urls import re_path
 
@@ -8,7 +8,8 @@ from responses_ws.transports.schema import views as schema
 app_name = "responses_ws"
 
 urlpatterns = [
-    re_path(r"^responses/?$", views.ResponsesView.as_view(), name="responses"),
+    # Some clients put `codex/` between their base URL and the path.
+    re_path(r"^(?:codex/)?responses/?$", views.ResponsesView.as_view(), name="responses"),
     re_path(r"^responses/(?P<response_id>[^/]+)/?$", views.ResponseView.as_view(), name="response"),
     re_path(r"^responses/(?P<response_id>[^/]+)/input_items/?$", views.InputItemsView.as_view(), name="input_items"),
     re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),

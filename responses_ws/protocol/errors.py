@@ -108,6 +108,22 @@ class PayloadTooLarge(ApiError):
     code = "payload_too_large"
 
 
+class UnsupportedEncoding(ApiError):
+    """415: a content encoding that is not served."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_encoding"
+
+
+class WebSocketOff(ApiError):
+    """426: no WebSocket mode here. Of all refusals the one after which Codex goes to HTTP at once."""
+
+    status = 426
+    type = "invalid_request_error"
+    code = "websocket_off"
+
+
 class RateLimited(ApiError):
     """429: worth another try later; ``headers`` say when."""
 

@@ -253,8 +253,11 @@ def require_outputs(open_calls: Mapping[str, str]) -> None:
 
 
 def listed(item: Item) -> Item:
-    """An item as ``/input_items`` shows it: messages in full form, everything else as it is."""
-    if (item.get("type") or "message") != "message":
+    """An item as ``/input_items`` shows it: messages in full form, outputs with a status, everything else as it is."""
+    kind = item.get("type") or "message"
+    if kind in _OUTPUTS:
+        return {**item, "status": item.get("status") or "completed"}
+    if kind != "message":
         return item
     content = item.get("content")
     if isinstance(content, str):

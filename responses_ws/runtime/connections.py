@@ -11,6 +11,9 @@ class LiveSocket(Protocol):
     def forget(self, response_ids: set[str]) -> None:
         """Drop deleted responses from the connection's memory."""
 
+    def end(self, code: int, reason: str) -> None:
+        """Begin to close it, whatever runs on it."""
+
 
 _sockets: set[LiveSocket] = set()
 
@@ -26,6 +29,12 @@ def closed(socket: LiveSocket) -> None:
 def live_sockets() -> int:
     """How many sockets are open in this process."""
     return len(_sockets)
+
+
+def close_sockets() -> None:
+    """The process ends: tell every socket so. 1012 is what clients take for a reason to connect again."""
+    for socket in list(_sockets):
+        socket.end(1012, "the server restarts")
 
 
 def forget_responses(project_id: int, response_ids: set[str]) -> None:

@@ -76,11 +76,13 @@ class Server(uvicorn.Server):
         drain_seconds: float,
         begin_drain: Callable[[], None],
         is_busy: Callable[[], bool],
+        close_sockets: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self.drain_seconds = drain_seconds
         self.begin_drain = begin_drain
         self.is_busy = is_busy
+        self.close_sockets = close_sockets
         self.hurry = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -94,16 +96,32 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self.begin_drain()
-        deadline = time.monotonic() + self.drain_seconds
-        # Polled, as uvicorn does: what ends the wait is set in a signal handler.
-        while (self.is_busy() or self.answers_http()) and not self.hurry and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await self.wait_while(lambda: self.is_busy() or self.answers_http(), self.drain_seconds)
+        self.close_sockets()
+        # Our turns' tasks see to the Close frames; then the peers answer them.
+        await asyncio.sleep(0)
+        await self.wait_while(self.shakes_hands, CLOSE_SECONDS)
         await super().shutdown(sockets)
+
+    async def wait_while(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait as long as the condition holds, but no longer than this, nor when in a hurry."""
+        deadline = time.monotonic() + seconds
+        # Polled, as uvicorn does: what ends the wait is set in a signal handler.
+        while condition() and not self.hurry and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
     def answers_http(self) -> bool:
         """Whether an HTTP response is not complete yet; sockets have no ``cycle``."""
         cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
         return any(cycle is not None and not cycle.response_complete for cycle in cycles)
+
+    def shakes_hands(self) -> bool:
+        """Whether a peer has still to answer our Close.
+
+        uvicorn's shutdown drops the TCP connection right behind the frame: clients that have not read everything
+        by then (Node's WebSocket, for one) report 1006, and lose what came before.
+        """
+        return any(getattr(connection, "close_sent", False) for connection in self.server_state.connections)
 
 
 def _without_client_faults(record: logging.LogRecord) -> bool:
@@ -120,9 +138,13 @@ def _without_client_faults(record: logging.LogRecord) -> bool:
 
 def serve(listener: socket.socket, config: uvicorn.Config, *, drain_seconds: float) -> None:
     """Serve on ``listener`` in this process until a signal; returns after the drain."""
+    from .connections import close_sockets
     from .drain import begin_drain, is_busy
 
-    Server(config, drain_seconds=drain_seconds, begin_drain=begin_drain, is_busy=is_busy).run([listener])
+    server = Server(
+        config, drain_seconds=drain_seconds, begin_drain=begin_drain, is_busy=is_busy, close_sockets=close_sockets
+    )
+    server.run([listener])
 
 
 def exit_with_parent(lifeline: int) -> None:

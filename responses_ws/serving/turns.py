@@ -413,7 +413,8 @@ class _Run:
         if asked.chains is not None:
             asked.chains.put(asked.stream_id, link)
         if stored is not None:
-            hot_tier.put(link)
+            # A copy: steers that are kept for the next create live on this connection only.
+            hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
         return link
 
 

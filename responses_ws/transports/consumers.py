@@ -87,6 +87,10 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         """Responses were deleted elsewhere."""
         self._connection.chains.forget(response_ids)
 
+    def end(self, code: int, reason: str) -> None:
+        """Close from our side. Turns that still run are told by the disconnect that follows."""
+        self._keep(self._obey([Close(code, reason)]))
+
     async def _obey(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if self._is_closed:
@@ -168,7 +172,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
 
     def _grace_is_over(self) -> None:
         # Not 1000: with that code a client's iterator would end as if the response were whole.
-        self._keep(self._obey([Close(1011, "connection limit reached")]))
+        self.end(1011, "connection limit reached")
 
     async def _leave(self) -> None:
         """The client has gone: free the engines, forget the state. What was made is recorded by the turns."""

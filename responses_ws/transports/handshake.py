@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, websocket_error
+from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, WebSocketOff, websocket_error
 from responses_ws.runtime.ids import new_id
 
 from .authentication import authenticator, scope_headers
@@ -30,6 +30,8 @@ class Handshake:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         headers = scope_headers(scope)
         try:
+            if not app_settings.WEBSOCKET:
+                raise WebSocketOff('WebSocket mode is switched off here. Use POST with "stream": true.')
             _check_origin(headers)
             principal = await authenticator().authenticate(headers)
         except ApiError as error:

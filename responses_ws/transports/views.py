@@ -9,9 +9,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
-from responses_ws.conf import app_settings
 from responses_ws.engines.registry import registry
-from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, NotFound, PayloadTooLarge
+from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, NotFound
 from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import listed
 from responses_ws.protocol.request import decode_request
@@ -23,6 +22,7 @@ from responses_ws.stores.lookup import redis_store
 from responses_ws.stores.memory import hot_tier
 
 from .authentication import authenticator
+from .bodies import read_body
 from .exceptions import exception_handler, json_response
 from .sse import answer_turn
 
@@ -61,21 +61,12 @@ class ResponsesView(ApiView):
     """``POST /v1/responses``: JSON or, with ``stream``, server-sent events."""
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
-        body = _body(request)
+        body = read_body(request)
         return async_to_sync(self._respond)(request, body)
 
     async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
         principal = await _principal(request)
         return await answer_turn(principal, decode_request(body))
-
-
-def _body(request: HttpRequest) -> bytes:
-    """The whole body, bounded by our own limit: Django's ``DATA_UPLOAD_MAX_MEMORY_SIZE`` is made for forms."""
-    limit = app_settings.limits.max_frame_bytes
-    body = request.read(limit + 1)
-    if len(body) > limit:
-        raise PayloadTooLarge(f"The request body is larger than {limit} bytes.")
-    return body
 
 
 async def _stored(principal: Principal, response_id: str) -> StoredChain:

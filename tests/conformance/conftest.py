@@ -40,6 +40,15 @@ def second(database: Path, model_server: ModelServer) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def restless(database: Path) -> Iterator[Server]:
+    """Another process, whose clients are told ten times a second that it lives."""
+    limits = {"keep_alive_seconds": 0.1, "created_seconds": 0.02}
+    with Server(directory=database, name="restless", limits=limits) as running:
+        yield running
+        assert not running.trouble(), running.output()
+
+
+@pytest.fixture(scope="session")
 def key(database: Path) -> str:
     return Server(directory=database, name="createkey").create_key("conformance")
 

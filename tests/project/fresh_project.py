@@ -27,9 +27,9 @@ from django.urls import include
 urlpatterns += [path("v1/", include("responses_ws.urls"))]
 """
 ASGI = """
-from channels.routing import ProtocolTypeRouter, URLRouter
-from responses_ws.routing import websocket_urlpatterns
-application = ProtocolTypeRouter({"http": application, "websocket": URLRouter(websocket_urlpatterns)})
+from channels.routing import ProtocolTypeRouter
+from responses_ws.routing import websocket_application
+application = ProtocolTypeRouter({"http": application, "websocket": websocket_application})
 """
 
 

@@ -94,10 +94,21 @@ class Grammar:
         self.done: dict[int, dict[str, Any]] = {}
         self.ids: set[str] = set()
         self.ended: str | None = None
+        self.deltas = 0
+        """How many have come."""
+        self.steers: set[str] = set()
+        self.has_waited = False
+        """For appended outputs, which become part of the output without an event of their own."""
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """Those that are done, in order."""
+        return [self.done[index] for index in sorted(self.done)]
 
     def feed(self, event: Event) -> None:
         kind = event["type"]
-        assert self.ended is None, f"{kind} after the terminal {self.ended}"
+        # The one kind of event that may follow the end: a steer that waits for the next create.
+        assert self.ended is None or kind == "response.steer.pending", f"{kind} after the terminal {self.ended}"
         assert event["sequence_number"] == self.next_number, f"{kind} out of number"
         self.next_number += 1
         if self.response is None:
@@ -115,6 +126,13 @@ class Grammar:
         assert self.has_progressed, f"{kind} before response.in_progress"
         if kind in TERMINAL:
             self._terminal(kind, event["response"])
+        elif kind.startswith("response.steer."):
+            self._steer(event)
+        elif kind == "response.done":
+            assert not self.open, "an item is still open"
+            calls = [item["call_id"] for item in self.items if item["type"] in CALLS]
+            assert {stub["call_id"] for stub in event["required"]} <= set(calls)
+            self.has_waited = True
         elif kind == "response.output_item.added":
             self._added(event)
         elif kind == "response.output_item.done":
@@ -137,7 +155,8 @@ class Grammar:
 
     def _added(self, event: Event) -> None:
         index, item = event["output_index"], event["item"]
-        assert index == len(self.open) + len(self.done), "indexes count up"
+        told = len(self.open) + len(self.done)
+        assert index >= told if self.has_waited else index == told, "indexes count up"
         assert item["id"] not in self.ids, "an item id was used twice"
         self.ids.add(item["id"])
         if item["type"] in CALLS:
@@ -151,6 +170,20 @@ class Grammar:
         else:
             assert item == {"id": item["id"], "type": "reasoning", "summary": []}
         self.open[index] = OpenItem(event)
+
+    def _steer(self, event: Event) -> None:
+        steer = event["steer"]
+        assert self.response is not None and steer["previous_response_id"] == self.response["id"]
+        if event["type"] == "response.steer.accepted":
+            assert steer["id"] not in self.steers, "accepted twice"
+            self.steers.add(steer["id"])
+        elif event["type"] == "response.steer.pending":
+            assert self.ended == "response.completed", "only calls of a whole response are waited for"
+            assert event["required_input"]
+            # At most once for each.
+            self.steers.remove(steer["id"])
+        else:
+            assert "input" in steer, "what is refused comes back"
 
     def _item(self, event: Event) -> OpenItem:
         item = self.open.get(event["output_index"])
@@ -187,6 +220,7 @@ class Grammar:
         assert event["delta"], "an empty delta says nothing"
         if isinstance(target, OpenPart):
             target.logprobs += event.get("logprobs", [])
+        self.deltas += 1
         target.said += event["delta"]
 
     def _said(self, event: Event, kind: str) -> None:
@@ -241,7 +275,10 @@ class Grammar:
         varying = {"status", "output", "usage", "error", "incomplete_details", "completed_at"}
         for key in {*self.response, *response} - varying:
             assert response[key] == self.response[key], f"the response's {key} changed"
-        assert response["output"] == [self.done[index] for index in sorted(self.done)]
+        output = response["output"]
+        if self.has_waited:
+            output = [item for item in output if item in self.items]
+        assert output == self.items
         statuses = {item.get("status", "completed") for item in response["output"]}
         if status != "failed":
             assert not self.open, "an item is still open"

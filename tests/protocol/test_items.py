@@ -384,6 +384,14 @@ LISTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"id": "m", "type": "message", "role": "assistant", "status": "incomplete", "content": []},
         {"id": "m", "type": "message", "role": "assistant", "status": "incomplete", "content": []},
     ),
+    "output": (
+        {"id": "o", "type": "function_call_output", "call_id": "c", "output": "hi"},
+        {"id": "o", "type": "function_call_output", "call_id": "c", "output": "hi", "status": "completed"},
+    ),
+    "output that was cut off": (
+        {"id": "o", "type": "custom_tool_call_output", "call_id": "c", "output": "", "status": "incomplete"},
+        {"id": "o", "type": "custom_tool_call_output", "call_id": "c", "output": "", "status": "incomplete"},
+    ),
     "other items": (
         {"id": "x", "type": "telepathy", "content": "hi"},
         {"id": "x", "type": "telepathy", "content": "hi"},
@@ -392,7 +400,7 @@ LISTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("item", "full"), LISTED.values(), ids=LISTED)
-def test_messages_are_listed_in_full_form(item: dict[str, Any], full: dict[str, Any]) -> None:
+def test_items_are_listed_in_full_form(item: dict[str, Any], full: dict[str, Any]) -> None:
     before = copy.deepcopy(item)
 
     assert listed(item) == full

@@ -20,20 +20,6 @@ from responses_ws.runtime.launcher import Server, Supervisor, listen, server_con
 
 DEADLINE = 10.0
 
-
-async def echo(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    """A socket that answers every frame; ``flood`` sends without end."""
-    if scope["type"] != "websocket":
-        raise ValueError(scope["type"])
-    await send({"type": "websocket.accept"})
-    while (message := await receive())["type"] != "websocket.disconnect":
-        if message.get("text") == "flood":
-            while True:
-                await send({"type": "websocket.send", "text": "x" * 100_000})
-        if message["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "text": message["text"]})
-
-
 Served = tuple[Server, str, "asyncio.Task[None]"]
 
 
@@ -43,6 +29,27 @@ class Work:
     def __init__(self) -> None:
         self.is_running = False
         self.draining = asyncio.Event()
+        self.sends: set[Callable[[Any], Any]] = set()
+        self.closing: list[asyncio.Future[Any]] = []
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        """A socket that answers every frame; ``flood`` sends without end."""
+        if scope["type"] != "websocket":
+            raise ValueError(scope["type"])
+        await send({"type": "websocket.accept"})
+        self.sends.add(send)
+        while (message := await receive())["type"] != "websocket.disconnect":
+            if message.get("text") == "flood":
+                while True:
+                    await send({"type": "websocket.send", "text": "x" * 100_000})
+            if message["type"] == "websocket.receive":
+                await send({"type": "websocket.send", "text": message["text"]})
+        self.sends.discard(send)
+
+    def close_sockets(self) -> None:
+        for send in self.sends:
+            close = send({"type": "websocket.close", "code": 1012})
+            self.closing.append(asyncio.gather(close, return_exceptions=True))
 
 
 @asynccontextmanager
@@ -51,9 +58,15 @@ async def served(
 ) -> AsyncIterator[tuple[Server, str, asyncio.Task[None]]]:
     """A server on a port of its own, its address, and the task that ends with it."""
     listener = listen("127.0.0.1", 0)
-    config = server_config(echo, log_level="warning")
+    config = server_config(work, log_level="warning")
     config.timeout_graceful_shutdown = 1
-    server = Server(config, drain_seconds=drain_seconds, begin_drain=work.draining.set, is_busy=lambda: work.is_running)
+    server = Server(
+        config,
+        drain_seconds=drain_seconds,
+        begin_drain=work.draining.set,
+        is_busy=lambda: work.is_running,
+        close_sockets=work.close_sockets,
+    )
     task = asyncio.create_task(server.serve([listener]))
     async with asyncio.timeout(DEADLINE):
         while not server.started:  # noqa: ASYNC110
@@ -87,6 +100,29 @@ async def test_sockets_stay_open_while_a_turn_runs_and_then_get_1012() -> None:
     assert answer == "meanwhile"
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1012
+
+
+async def test_a_peer_that_takes_its_time_still_gets_a_whole_close_handshake() -> None:
+    """Node's WebSocket reports 1006 and loses what it has not read where TCP ends right behind the Close frame."""
+    work = Work()
+    async with served(work) as (server, url, task), websockets.connect(url) as client:
+        await client.send("hello")
+        await client.recv()
+        client.transport.pause_reading()
+
+        server.handle_exit(signal.SIGTERM, None)
+        async with asyncio.timeout(DEADLINE):
+            while not server.shakes_hands():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        is_waiting = not task.done()
+        client.transport.resume_reading()
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.recv()
+        await asyncio.wait_for(task, DEADLINE)
+
+    assert is_waiting
+    assert closed.value.rcvd is not None and closed.value.sent is not None
+    assert (closed.value.rcvd.code, closed.value.sent.code) == (1012, 1012)
 
 
 async def test_nobody_is_let_in_during_the_drain() -> None:

@@ -3,11 +3,10 @@ import json
 from typing import Any
 
 import pytest
-from channels.routing import URLRouter
 from django.utils import timezone
 
 from responses_ws.models import ApiKey, UsageRecord
-from responses_ws.routing import websocket_urlpatterns
+from responses_ws.routing import websocket_application
 from responses_ws.runtime import background, connections, drain
 from responses_ws.testing import ResponsesCommunicator
 from responses_ws.transports import authentication
@@ -217,7 +216,7 @@ async def test_a_write_after_the_client_has_gone_is_no_fault(
 
     headers = [(b"authorization", f"Bearer {api_key.secret}".encode())]
     scope = {"type": "websocket", "path": "/v1/responses", "headers": headers, "subprotocols": []}
-    application = asyncio.create_task(URLRouter(websocket_urlpatterns)(scope, incoming.get, send))
+    application = asyncio.create_task(websocket_application(scope, incoming.get, send))
     incoming.put_nowait({"type": "websocket.connect"})
     create = {"type": "response.create", **CREATE, "input": "!tokens 1000 !rate 100"}
     incoming.put_nowait({"type": "websocket.receive", "text": json.dumps(create)})

@@ -90,6 +90,23 @@ async def test_several_steers_become_one_successor(api_key: ApiKey) -> None:
     assert text_of(second[-1]["response"]) == 'You said: "or Bergen"'
 
 
+async def test_a_pending_steer_is_lost_with_its_connection(api_key: ApiKey) -> None:
+    async with ResponsesCommunicator(api_key.secret) as socket, ResponsesCommunicator(api_key.secret) as other:
+        asked = {"model": "scripted", "input": '!rate 20 !call get_weather {"city": "Oslo"}', "tools": [WEATHER]}
+        await socket.create(**asked)
+        first = await until(socket, "response.function_call_arguments.delta")
+        await steer(socket, first[0]["response"]["id"], "rather Rome")
+        first += await until(socket, "response.steer.pending")
+        parent = first[-2]["response"]
+        output = {"type": "function_call_output", "call_id": parent["output"][0]["call_id"], "output": "sunny"}
+        more = {"model": "scripted", "input": [output], "previous_response_id": parent["id"]}
+        elsewhere = (await other.turn(**more))[-1]["response"]
+        here = (await socket.turn(**more))[-1]["response"]
+
+    assert text_of(elsewhere) == 'The tool returned "sunny".'
+    assert text_of(here) == 'You said: "rather Rome"'
+
+
 async def test_a_steer_that_is_no_user_message_comes_back(api_key: ApiKey) -> None:
     given = [{"type": "function_call_output", "call_id": "call_x", "output": "no"}]
     async with ResponsesCommunicator(api_key.secret) as socket:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 from django.test import AsyncClient
+from django.urls import reverse
 
 from responses_ws.models import ApiKey, Project, UsageRecord
 from responses_ws.runtime import background
@@ -224,9 +225,15 @@ async def test_models_are_listed_and_found(client: AsyncClient) -> None:
     assert (await client.get("/v1/models/nobody")).json()["error"]["code"] == "model_not_found"
 
 
-async def test_a_trailing_slash_makes_no_difference(client: AsyncClient) -> None:
+@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/codex/responses", "/responses", "/codex/responses"])
+async def test_the_paths_that_clients_make_of_their_base_url(client: AsyncClient, path: str, slash: str) -> None:
     body = msgspec.json.encode({"model": "scripted", "input": "Hello"})
 
-    answer = await client.post("/v1/responses/", body, content_type="application/json")
+    answer = await client.post(path + slash, body, content_type="application/json")
 
     assert answer.status_code == 200
+
+
+def test_the_name_of_the_endpoint_is_its_usual_path() -> None:
+    assert reverse("responses_ws:responses") == "/v1/responses"
