@@ -15,6 +15,7 @@ from responses_ws.engines.registry import registry
 from responses_ws.runtime import background, dbpool, redis
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
+from responses_ws.serving.background import stop as stop_background_responses
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ async def start(engine: Engine) -> None:
 
 async def close() -> None:
     """Finish what is owed, then give everything back."""
+    stop_background_responses()
     try:
         await asyncio.wait_for(background.settle(), SETTLE_SECONDS)
     except TimeoutError:

@@ -7,6 +7,7 @@ delivering it three times, changes nothing.
 from celery import shared_task
 
 from responses_ws.billing import ledger
+from responses_ws.stores import rows
 
 
 @shared_task(name="responses_ws.bill_batch", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
@@ -19,3 +20,9 @@ def bill_batch() -> None:
 def reap() -> None:
     """Close the usage records of processes that died."""
     ledger.reap()
+
+
+@shared_task(name="responses_ws.prune", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def prune() -> None:
+    """Delete event logs and idempotency keys that nobody can use any more."""
+    rows.prune()

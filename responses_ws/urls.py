@@ -12,6 +12,7 @@ urlpatterns = [
     re_path(r"^(?:codex/)?responses/?$", views.ResponsesView.as_view(), name="responses"),
     re_path(r"^responses/(?P<response_id>[^/]+)/?$", views.ResponseView.as_view(), name="response"),
     re_path(r"^responses/(?P<response_id>[^/]+)/input_items/?$", views.InputItemsView.as_view(), name="input_items"),
+    re_path(r"^responses/(?P<response_id>[^/]+)/cancel/?$", views.CancelView.as_view(), name="cancel"),
     re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),
     re_path(r"^models/(?P<model>.+?)/?$", views.ModelView.as_view(), name="model"),
     re_path(r"^openapi\.json$", schema.OpenApiView.as_view(), name="openapi"),

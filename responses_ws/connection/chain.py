@@ -9,6 +9,9 @@ from responses_ws.protocol.items import Item
 
 from .log import SharedLog
 
+CONTINUABLE = frozenset({"completed", "incomplete"})
+"""Statuses of responses that can be continued. What failed or was cancelled cannot, nor what still runs."""
+
 
 class Link(msgspec.Struct, kw_only=True):
     """A finished response with everything that its continuation needs. Not changed once made.

@@ -37,6 +37,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     clients and proxies sooner; pings do not count."""
     append_seconds: float = 900.0
     """How long a response of the one-long-response mode waits for the outputs it asked for."""
+    background_turns: int = 256
+    """Background responses that one process runs at once; more are refused with 503."""
+    background_poll_seconds: float = 0.5
+    """How often a process looks into the database for what others say: events of a response that runs elsewhere, and
+    cancellations of its own background responses."""
+    cancel_seconds: float = 10.0
+    """How long ``POST /v1/responses/{id}/cancel`` waits for the response to end."""
+    event_log_bytes: int = 64 * 1024 * 1024
+    """Events of running background responses that a process keeps in memory; beyond, they are read from the
+    database."""
     engine_first_delta_seconds: float = 600.0
     """From the call to the engine's first delta."""
     engine_next_delta_seconds: float = 60.0

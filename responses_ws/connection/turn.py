@@ -32,6 +32,8 @@ Seal = Callable[[str], str]
 
 Outcome = Literal["completed", "incomplete", "failed"]
 
+CANCELLED = "cancelled"
+"""The status of a response that its client has stopped."""
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -40,7 +42,7 @@ class Turn:
 
     ``begin()`` → ``feed(delta)``… → ``close()`` → ``end()``; or ``fail(error)`` any time after ``begin()``. Each
     gives encoded frames, in order. Between ``close()`` and ``end()`` the response is whole and can be saved: the
-    terminal event goes out only afterwards.
+    terminal event goes out only afterwards. A background response has a ``queue()`` before all that.
 
     Source: the event orders of the OpenAI types; sequence numbers are per response and start at 0.
     """
@@ -66,6 +68,7 @@ class Turn:
         self.started: Started | None = None
         self.finished: Finished | None = None
         self.has_begun = False
+        """``response.created`` has been said: a failure is an event from here on."""
         self._new_id = new_id
         self._stream_id: str | UnsetType = UNSET if stream_id is None else stream_id
         self._sequence_number = 0
@@ -89,14 +92,26 @@ class Turn:
     def next_sequence_number(self) -> int:
         return self._sequence_number
 
+    def queue(self) -> list[str]:
+        """``response.created`` and ``response.queued``: accepted, and not yet begun."""
+        self.response["status"] = "queued"
+        return self._lifecycle(events.ResponseCreated, events.ResponseQueued)
+
     def begin(self) -> list[str]:
-        """``response.created`` and ``response.in_progress``."""
+        """``response.created``, unless the response was queued before, and ``response.in_progress``."""
+        if self.is_queued:
+            self.response["status"] = "in_progress"
+            return self._lifecycle(events.ResponseInProgress)
+        return self._lifecycle(events.ResponseCreated, events.ResponseInProgress)
+
+    @property
+    def is_queued(self) -> bool:
+        return self.status == "queued"
+
+    def _lifecycle(self, *kinds: Callable[..., events.ServerEvent]) -> list[str]:
         self.has_begun = True
         encoded = events.encode_response(self.response)
-        return [
-            self._encode(events.ResponseCreated, response=encoded),
-            self._encode(events.ResponseInProgress, response=encoded),
-        ]
+        return [self._encode(kind, response=encoded) for kind in kinds]
 
     def keep_alive(self) -> str:
         """``response.in_progress`` again: the one event that every client takes at any time, and that says nothing."""
@@ -135,13 +150,14 @@ class Turn:
     def close(self, usage: Usage, *, completed_at: int, cut_off: str | None = None) -> list[str]:
         """Close what is still open. The Response then is as the terminal event will carry it.
 
-        After Finished; or before it, with the reason why it is ``cut_off`` here.
+        After Finished; or before it, with the reason why it is ``cut_off`` here, or CANCELLED.
         """
         assert self.finished is not None or cut_off, "a turn is closed only after its engine has finished"
         reason = cut_off or _INCOMPLETE_REASONS.get(self.finished.reason if self.finished else "")
         frames = self._close_items("incomplete" if reason else "completed")
-        self.response["status"] = "incomplete" if reason else "completed"
-        self.response["incomplete_details"] = {"reason": reason} if reason else None
+        is_incomplete = reason is not None and reason != CANCELLED
+        self.response["status"] = "incomplete" if is_incomplete else reason or "completed"
+        self.response["incomplete_details"] = {"reason": reason} if is_incomplete else None
         self.response["completed_at"] = None if reason else completed_at
         self.response["usage"] = usage.wire()
         return frames
@@ -188,8 +204,7 @@ class Turn:
 
     def end(self) -> str:
         """The one terminal event of a closed turn."""
-        is_complete = self.response["status"] == "completed"
-        event = events.ResponseCompleted if is_complete else events.ResponseIncomplete
+        event = events.terminal_event(self.response)
         return self._encode(event, response=events.encode_response(self.response))
 
     def fail(self, error: ApiError) -> str:
@@ -254,7 +269,7 @@ class Turn:
         block.pieces.append(text)
         if logprobs:
             block.logprobs += logprobs
-            told = _without_bytes(logprobs)
+            told = without_bytes(logprobs)
             frames.append(self._encode(events.OutputTextDelta, delta=text, logprobs=told, **block.place))
         elif kind != "untold":
             frames.append(self._encode(_DELTA_EVENTS[kind], delta=text, **block.place))
@@ -304,7 +319,7 @@ class Turn:
         block.parts.append(part)
         if block.kind == "output_text":
             part["logprobs"] = block.logprobs
-            told = _without_bytes(block.logprobs)
+            told = without_bytes(block.logprobs)
             frames.append(self._encode(events.OutputTextDone, text=text, logprobs=told, **block.place))
         elif block.kind == "refusal":
             frames.append(self._encode(events.RefusalDone, refusal=text, **block.place))
@@ -423,7 +438,7 @@ _DELTA_EVENTS: dict[str, Callable[..., events.ServerEvent]] = {
 _REASONING_FORMS = frozenset({"reasoning_text", "summary_text", "untold"})
 
 
-def _without_bytes(logprobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_bytes(logprobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """As the events of text carry them. Source: the official types, where only parts have ``bytes``."""
     return [
         {

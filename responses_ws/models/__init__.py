@@ -2,7 +2,7 @@
 
 from .accounts import ApiKey, Organization, Project
 from .billing import Account, Component, Journal, Posting, Price, RatedLine
-from .responses import Chain, StoredItem, StoredResponse
+from .responses import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse
 from .usage import Dashboard, UsageRecord
 
 __all__ = [
@@ -11,12 +11,14 @@ __all__ = [
     "Chain",
     "Component",
     "Dashboard",
+    "IdempotencyKey",
     "Journal",
     "Organization",
     "Posting",
     "Price",
     "Project",
     "RatedLine",
+    "ResponseEvent",
     "StoredItem",
     "StoredResponse",
     "UsageRecord",

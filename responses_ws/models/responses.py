@@ -1,8 +1,10 @@
 """Stored responses: items are rows of a chain, a response is a place in it."""
 
-from datetime import datetime
+from collections.abc import Collection
+from datetime import datetime, timedelta
 
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 
 from .accounts import Project
@@ -49,9 +51,19 @@ class StoredResponseQuerySet(models.QuerySet["StoredResponse"]):
         """What this project can see: its own, neither deleted nor expired."""
         return self.filter(project_id=project_id, deleted_at=None, expires_at__gt=timezone.now())
 
+    def gone(self) -> "StoredResponseQuerySet":
+        """Deleted or expired: nobody can see them any more."""
+        return self.filter(~Q(deleted_at=None) | Q(expires_at__lte=timezone.now()))
+
+    def unwanted(self, response_ids: Collection[str]) -> "StoredResponseQuerySet":
+        """Those of these whose client has cancelled or deleted them."""
+        return self.filter(pk__in=response_ids).exclude(cancel_requested_at=None, deleted_at=None)
+
 
 class StoredResponse(models.Model):
-    """A finished response with the context that led to it."""
+    """A response with the context that led to it: finished, or running in the background."""
+
+    UNFINISHED = ("queued", "in_progress")
 
     id = models.CharField(primary_key=True, max_length=128, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="responses")
@@ -60,11 +72,14 @@ class StoredResponse(models.Model):
     end = models.PositiveIntegerField(help_text="Items from input_end to here are its output.")
     previous_response_id = models.CharField(max_length=128, blank=True)
     model = models.CharField(max_length=200)
-    status = models.CharField(max_length=20)
+    status = models.CharField(max_length=20, help_text="Of the Response object: it may say more than the usage record.")
     body = models.TextField(help_text="The Response object as JSON with an empty output; its output is items.")
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     expires_at = models.DateTimeField(db_index=True)
     deleted_at = models.DateTimeField(null=True, blank=True)
+    cancel_requested_at = models.DateTimeField(
+        null=True, blank=True, help_text="For the process that runs it: a background response is no longer wanted."
+    )
 
     objects = StoredResponseQuerySet.as_manager()
 
@@ -79,3 +94,57 @@ class StoredResponse(models.Model):
     @property
     def is_expired(self) -> bool:
         return self.expires_at <= datetime.now(tz=self.expires_at.tzinfo)
+
+
+class ResponseEventQuerySet(models.QuerySet["ResponseEvent"]):
+    def of(self, project_id: int, response_id: str) -> "ResponseEventQuerySet":
+        """The events of a response of this project, in order."""
+        return self.filter(project_id=project_id, response_id=response_id).order_by("sequence_number")
+
+
+class ResponseEvent(models.Model):
+    """One event of a response that was asked for in the background and as a stream, for those who come later."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    response = models.ForeignKey(StoredResponse, on_delete=models.CASCADE, related_name="events")
+    sequence_number = models.PositiveIntegerField()
+    frame = models.TextField(help_text="The event as JSON, byte for byte as it went over the wire.")
+
+    objects = ResponseEventQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=("response", "sequence_number"), name="responses_ws_event_number")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.response_id} {self.sequence_number}"
+
+
+class IdempotencyKeyQuerySet(models.QuerySet["IdempotencyKey"]):
+    def expired(self) -> "IdempotencyKeyQuerySet":
+        return self.filter(created_at__lte=timezone.now() - IdempotencyKey.KEPT)
+
+
+class IdempotencyKey(models.Model):
+    """An ``Idempotency-Key`` that a client has used, and the one response that belongs to it.
+
+    What became of the response is not noted here: its usage record says so. Of the request there is a keyed digest.
+    """
+
+    KEPT = timedelta(hours=24)
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    scope = models.CharField(max_length=40, help_text="Who used it: an API key, or the project where there is none.")
+    key = models.CharField(max_length=255)
+    body_digest = models.BinaryField(max_length=32)
+    response_id = models.CharField(max_length=128)
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    objects = IdempotencyKeyQuerySet.as_manager()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=("scope", "key"), name="responses_ws_idempotency_key")]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.key}"

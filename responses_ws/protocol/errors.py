@@ -100,6 +100,16 @@ class ModelNotFound(NotFound):
         super().__init__(f"The model '{model}' does not exist or you do not have access to it.", param="model")
 
 
+class Conflict(ApiError):
+    """409: something else is under way, or was before. ``x-should-retry`` tells the SDKs whether to ask again."""
+
+    status = 409
+    type = "conflict"
+
+    def __init__(self, message: str, *, code: str, is_passing: bool = False) -> None:
+        super().__init__(message, code=code, headers={"x-should-retry": "true" if is_passing else "false"})
+
+
 class PayloadTooLarge(ApiError):
     """413: more bytes than the limit."""
 

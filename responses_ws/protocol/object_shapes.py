@@ -115,6 +115,15 @@ class DeletedResponse(Struct, kw_only=True):
     deleted: bool
 
 
+class RetrieveQuery(Struct, kw_only=True):
+    """How to be told of a response."""
+
+    stream: bool = False
+    """As server-sent events, from the first one on, and then live."""
+    starting_after: Annotated[int, Meta(ge=0)] | None = None
+    """With ``stream``: the ``sequence_number`` of the last event that was seen."""
+
+
 class ListQuery(Struct, kw_only=True):
     """The query of a list."""
 

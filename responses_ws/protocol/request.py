@@ -152,7 +152,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
-def check_request(request: Request, *, max_tools: int, max_schema_bytes: int) -> None:
+def check_request(request: Request, *, max_tools: int, max_schema_bytes: int, is_on_socket: bool = False) -> None:
     """The rules that a type cannot say. Raises InvalidRequest, ``param`` naming the field."""
     if not request.model:
         raise _missing("model")
@@ -165,7 +165,10 @@ def check_request(request: Request, *, max_tools: int, max_schema_bytes: int) ->
         if getattr(request, field) is not None:
             raise _unsupported(f"'{field}' is not supported yet.", field)
     if request.background:
-        raise _unsupported("'background' is not supported yet.", "background")
+        if is_on_socket:
+            raise _unsupported("'background' is not supported over WebSocket: use POST.", "background")
+        if not request.is_stored:
+            raise InvalidRequest("'background' needs 'store' to be true: it is asked for later.", param="store")
     if previous is not None and not is_well_formed(previous):
         raise PreviousResponseNotFound(previous[:128])
     if not request.input and previous is None and not request.is_warmup:

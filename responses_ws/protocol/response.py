@@ -20,7 +20,7 @@ def response_object(request: Request, *, response_id: str, created_at: int) -> J
         "created_at": created_at,
         "completed_at": None,
         "status": "in_progress",
-        "background": False,
+        "background": request.background is True,
         "error": None,
         "incomplete_details": None,
         "instructions": request.instructions,

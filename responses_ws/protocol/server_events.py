@@ -40,8 +40,12 @@ class ResponseCreated(Lifecycle, tag="response.created"):
     """The first event: the engine has accepted the call, or is taking its time."""
 
 
+class ResponseQueued(Lifecycle, tag="response.queued"):
+    """The second event of a background response: it is accepted, and has not begun."""
+
+
 class ResponseInProgress(Lifecycle, tag="response.in_progress"):
-    """The second event; again whenever the engine has been silent for a while."""
+    """The response has begun. Again whenever the engine has been silent for a while."""
 
 
 class ResponseCompleted(Lifecycle, tag="response.completed"):
@@ -236,6 +240,21 @@ def encode(event: ServerEvent) -> str:
 def encode_response(response: JsonObject) -> Raw:
     """A Response as the lifecycle events carry it, encoded once for several of them."""
     return Raw(_encode(response))
+
+
+def terminal_event(response: JsonObject) -> type[ResponseCompleted] | type[ResponseFailed] | type[ResponseIncomplete]:
+    """The event that ends this response, by its status.
+
+    A cancelled one is told as ``response.incomplete``: the official union has no event for it, clients stop at this
+    one, and the Response in it says ``cancelled``.
+    """
+    if response["status"] == "completed":
+        return ResponseCompleted
+    return ResponseFailed if response["status"] == "failed" else ResponseIncomplete
+
+
+TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
+"""Types of the events that end a response."""
 
 
 def event_type(frame: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.connection.chain import Chains, Link
+from responses_ws.connection.chain import CONTINUABLE, Chains, Link
 from responses_ws.connection.log import SharedLog
 from responses_ws.engines.base import ChatRequest
 from responses_ws.engines.registry import Route, registry
@@ -35,6 +35,8 @@ class Asked(msgspec.Struct, kw_only=True):
     transport: str
     """A `UsageRecord.Transport` value."""
     stream_id: str | None = None
+    response_id: str | None = None
+    """Where it is promised to somebody already: then a failed response is kept too."""
     chains: Chains | None = None
     """The connection's memory; None over HTTP."""
     mailbox: Mailbox[Word] | None = None
@@ -141,7 +143,12 @@ async def open_context(asked: Asked) -> Context:
     """
     request = asked.request
     limits = app_settings.limits
-    check_request(request, max_tools=limits.max_tools, max_schema_bytes=limits.max_schema_bytes)
+    check_request(
+        request,
+        max_tools=limits.max_tools,
+        max_schema_bytes=limits.max_schema_bytes,
+        is_on_socket=asked.transport == "websocket",
+    )
     assert request.model is not None, "check_request has seen to it"
     admit(asked.principal, request.model)
     parent = await _find_parent(asked)
@@ -213,7 +220,7 @@ async def _find_parent(asked: Asked) -> Link | None:
     if link is not None:
         return link
     stored = await find_stored(project_id, response_id)
-    if stored is None:
+    if stored is None or stored.response["status"] not in CONTINUABLE:
         raise PreviousResponseNotFound(response_id)
     link = await _link_from(stored, project_id)
     hot_tier.put(link)

@@ -11,6 +11,7 @@ import msgspec
 from django.utils import timezone
 
 from responses_ws.conf import app_settings
+from responses_ws.connection.chain import CONTINUABLE
 from responses_ws.models import UsageRecord
 from responses_ws.protocol.errors import PreviousResponseNotFound
 from responses_ws.protocol.items import Item
@@ -19,7 +20,7 @@ from responses_ws.runtime import background, dbpool, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
-from responses_ws.stores import rows
+from responses_ws.stores import events, rows
 from responses_ws.stores.base import Place
 from responses_ws.stores.lookup import redis_store
 
@@ -38,13 +39,25 @@ class LeaseLost(Exception):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A finished response to be kept with its record, in the same commit."""
+    """A response to be kept with its record, in the same commit."""
 
     response: dict[str, Any]
     parent: Place | None
     items: Sequence[Item]
     """Behind the parent's end; without a stored parent, the whole context."""
     input_end: int
+    begun: Place | None = None
+    """Where it ends already, if it was stored when it was queued: only its output is missing."""
+
+    @property
+    def items_begun(self) -> int:
+        """How many of the items were stored when it was queued."""
+        assert self.begun is not None, "it was queued"
+        return self.begun.end - (self.parent.end if self.parent else 0)
+
+    @property
+    def can_be_continued(self) -> bool:
+        return self.response["status"] in CONTINUABLE
 
 
 class Record:
@@ -80,7 +93,7 @@ class Record:
             "started_at": now,
             "lease_until": now + LEASE,
         }
-        self._opened: Future[None] | None = None
+        self._opened: Future[Any] | None = None
 
     @property
     def response_id(self) -> str:
@@ -90,6 +103,32 @@ class Record:
         """Hand the row to the group writer; `wait_until_open` says when it is durable."""
         self._opened = writer.submit(lambda: sql.insert(UsageRecord, [self._row]))
         _checkpointer.watch(self)
+
+    async def open_queued(self, stored: Stored, frames: Sequence[str]) -> Place:
+        """Make the record durable together with all that others may ask for; ``frames`` are its first events.
+
+        Raises:
+            PreviousResponseNotFound: its parent has been deleted meanwhile; nothing was written.
+        """
+        self._opened = writer.submit(lambda: self._write_queued(stored, frames))
+        place = await asyncio.wrap_future(self._opened)
+        if place is None:
+            raise PreviousResponseNotFound(stored.response["previous_response_id"])
+        _checkpointer.watch(self)
+        return place
+
+    def _write_queued(self, stored: Stored, frames: Sequence[str]) -> Place | None:
+        """In the writer's thread."""
+        if stored.parent is not None and not rows.exists(stored.parent):
+            return None
+        place = self._save(stored, timezone.now())
+        sql.insert(UsageRecord, [self._row])
+        events.insert_events(self._principal.project_id, self.response_id, 0, frames)
+        return place
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened is not None
 
     async def wait_until_open(self) -> None:
         """No output may leave us before the row is durable. It hardly ever waits: engines are slower."""
@@ -106,7 +145,7 @@ class Record:
         """Make the end durable, and the response with it. Returns where a stored response now ends.
 
         Raises:
-            PreviousResponseNotFound: its parent has been deleted meanwhile; the record is closed as failed.
+            PreviousResponseNotFound: its parent, or itself, has been deleted meanwhile; the record is closed as failed.
 
         Shielded: a second cancellation, as at shutdown, must not lose it. Billing is kicked, never waited for.
         """
@@ -132,8 +171,8 @@ class Record:
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, status, usage))
         if stored is not None and place is None:
-            raise PreviousResponseNotFound(stored.response["previous_response_id"])
-        if stored is not None and place is not None and app_settings.REDIS_URL:
+            raise PreviousResponseNotFound(stored.response["previous_response_id"] or self.response_id)
+        if stored is not None and place is not None and stored.can_be_continued and app_settings.REDIS_URL:
             background.spawn(
                 redis_store.save(self._principal.project_id, stored.response, place, stored.items, stored.input_end)
             )
@@ -151,7 +190,9 @@ class Record:
 
     def _write_end(self, fields: dict[str, Any], stored: Stored | None, now: datetime) -> Place | None:
         """In the writer's thread."""
-        is_orphan = stored is not None and stored.parent is not None and not rows.exists(stored.parent)
+        is_orphan = (
+            stored is not None and stored.begun is None and stored.parent is not None and not rows.exists(stored.parent)
+        )
         if is_orphan:
             fields = {**fields, "status": UsageRecord.Status.FAILED, "reason": "previous_response_not_found"}
         where = {"response_id": self.response_id, "status": UsageRecord.Status.IN_PROGRESS}
@@ -162,6 +203,11 @@ class Record:
             sql.insert(UsageRecord, [{**self._row, **fields}])
         if stored is None or is_orphan:
             return None
+        if stored.begun is not None:
+            return rows.finish(stored.response, stored.begun, stored.items[stored.items_begun :])
+        return self._save(stored, now)
+
+    def _save(self, stored: Stored, now: datetime) -> Place:
         return rows.save(
             project_id=self._principal.project_id,
             response=stored.response,

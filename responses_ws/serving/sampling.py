@@ -25,6 +25,8 @@ class Sign(Enum):
     """Nothing has been said for so long that clients would give up."""
     ENDED = "ended"
     """All deltas have been told."""
+    CANCELLED = "cancelled"
+    """The client wants no more of it."""
     OVERDUE = "overdue"
     """The outputs that a response waits for have not come."""
 

@@ -1,6 +1,7 @@
 """One turn, from request to record, whichever door it came through."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -14,18 +15,20 @@ from responses_ws.connection.chain import Link
 from responses_ws.connection.commands import Append
 from responses_ws.connection.guard import Guard
 from responses_ws.connection.state import unheard_steer
-from responses_ws.connection.turn import Turn
+from responses_ws.connection.turn import CANCELLED, Turn
 from responses_ws.engines.base import EngineError
 from responses_ws.protocol.errors import (
     ApiError,
     EngineFault,
     InvalidRequest,
     Overloaded,
+    PreviousResponseNotFound,
     RateLimited,
     ServerError,
     websocket_error,
 )
 from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, listed, require_outputs
+from responses_ws.protocol.request import JsonObject
 from responses_ws.protocol.sampling import Delta, Finished
 from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.protocol.usage import Usage
@@ -33,6 +36,9 @@ from responses_ws.rendering.formats import check_answer
 from responses_ws.rendering.tools import CallTranslator
 from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
+from responses_ws.runtime.writer import writer
+from responses_ws.stores import rows
+from responses_ws.stores.base import Place
 from responses_ws.stores.memory import hot_tier
 
 from .admission import admit
@@ -63,7 +69,7 @@ async def run_turn(asked: Asked) -> Frames:
     mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
     with running_turn():
         try:
-            run = _Run(await open_context(asked), mailbox)
+            run = Run(await open_context(asked), mailbox)
         except ApiError:
             _evict_parent(asked)
             raise
@@ -74,7 +80,7 @@ async def run_turn(asked: Asked) -> Frames:
             if not run.steers:
                 break
             try:
-                run = _Run(await open_context(run.successor()), mailbox)
+                run = Run(await open_context(run.successor()), mailbox)
             except ApiError as error:
                 yield run.return_steers(error)
                 break
@@ -89,7 +95,7 @@ def _evict_parent(asked: Asked) -> None:
         asked.chains.evict_failed(asked.stream_id, asked.previous_response_id)
 
 
-class _Run:
+class Run:
     """One response, from its engine call to its terminal event."""
 
     def __init__(self, context: Context, mailbox: Mailbox[Word]) -> None:
@@ -100,7 +106,7 @@ class _Run:
         self._mailbox = mailbox
         self._turn = Turn(
             self.asked.request,
-            response_id=new_id("resp"),
+            response_id=self.asked.response_id or new_id("resp"),
             new_id=new_id,
             created_at=int(time.time()),
             seal=partial(seal_reasoning, project_id=self.asked.principal.project_id, model=context.route.model),
@@ -120,13 +126,32 @@ class _Run:
         """The engine call that runs or has just run; None while the response waits for outputs."""
         self._step_start = 0
         """How many output items were there when the sampling step began."""
+        self._place: Place | None = None
+        """Where its input is stored, if it was queued."""
+        self._is_cancelled = False
+
+    @property
+    def response(self) -> JsonObject:
+        """The Response as it is now."""
+        return self._turn.response
+
+    async def queue(self) -> list[str]:
+        """Accept a background response: its first events. All that others may ask for is durable when this returns.
+
+        Raises:
+            ApiError: refused; nothing has happened.
+        """
+        frames = self._turn.queue()
+        self._place = await self._record.open_queued(self._stored([]), frames if self.asked.request.stream else [])
+        return frames
 
     async def generate(self) -> Frames:
         """Sample until the model has nothing left to do for now."""
         turn, record = self._turn, self._record
         self._sample()
-        # The engine was called first; the record becomes durable while it works.
-        record.open()
+        if not record.is_open:
+            # The engine was called first; the record becomes durable while it works.
+            record.open()
         try:
             cut_off = None
             while True:
@@ -135,9 +160,9 @@ class _Run:
                         yield frames
                 await self._leave()
                 if turn.finished is None:
-                    if not self.steers:
+                    if not self.steers and not self._is_cancelled:
                         raise EngineError("protocol", "the engine stopped without finishing")
-                    cut_off = "steered"
+                    cut_off = CANCELLED if self._is_cancelled else "steered"
                     break
                 if not self._awaits_outputs():
                     break
@@ -172,13 +197,18 @@ class _Run:
         except Exception as exc:
             await self._leave()
             error = _told(exc, turn.id)
+            usage, failure = self._usage(), turn.fail(error) if turn.has_begun else ""
             if not record.is_closed:
-                await record.close(status="failed", usage=self._usage(), reason=error.code or "")
+                is_kept = failure and self.asked.response_id is not None and self.asked.request.is_stored
+                stored = self._stored(turn.kept_output) if is_kept else None
+                with contextlib.suppress(PreviousResponseNotFound):
+                    # Deleted meanwhile: then nobody will ask for it.
+                    await record.close(status="failed", usage=usage, reason=error.code or "", stored=stored)
             _evict_parent(self.asked)
-            if not turn.has_begun:
+            if not failure:
                 raise error from exc
             self._tell_end()
-            yield [turn.fail(error), *self.return_steers(error)]
+            yield [failure, *self.return_steers(error)]
 
     async def warm_up(self) -> Frames:
         """``generate: false``: everything but the sampling. A full response with an empty output."""
@@ -195,7 +225,7 @@ class _Run:
         request = msgspec.structs.replace(
             self.asked.request, input=items, previous_response_id=self._turn.id, generate=None
         )
-        return msgspec.structs.replace(self.asked, request=request, received_at=time.perf_counter())
+        return msgspec.structs.replace(self.asked, request=request, response_id=None, received_at=time.perf_counter())
 
     def return_steers(self, error: ApiError) -> list[str]:
         """Steers for which there will be no successor."""
@@ -252,7 +282,10 @@ class _Run:
                 frames = self._take_steer(word)
             elif isinstance(word, Append):
                 frames = self._refuse_append(InvalidRequest("This response waits for nothing.", param="input"))
-            elif not turn.has_begun:
+            elif word is Sign.CANCELLED:
+                self._is_cancelled = True
+                return
+            elif not turn.has_begun or turn.is_queued:
                 # Accepted, or due: whichever came first.
                 frames = self._begin()
             else:
@@ -281,6 +314,8 @@ class _Run:
     def _begin(self) -> list[str]:
         if self.asked.began is not None:
             self.asked.began(self._turn.id)
+        if self._place is not None:
+            writer.submit(partial(rows.begin, self._turn.id))
         return self._turn.begin()
 
     def _tell_end(self) -> None:
@@ -395,27 +430,27 @@ class _Run:
     async def _settle(self, usage: Usage) -> Link:
         """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
         context, asked, response = self._context, self.asked, self._turn.response
-        parent = context.parent
-        stored = None
-        if asked.request.is_stored:
-            if parent is not None and parent.place is not None:
-                items = context.new_items + self._turn.kept_output
-                stored = Stored(response, parent.place, items, context.input_end)
-            else:
-                # Nothing of this chain is stored yet: it is written whole, once.
-                items = context.items.since(0)[: context.input_end] + self._turn.kept_output
-                stored = Stored(response, None, items, context.input_end)
-        place = await self._record.close(
-            status=self._turn.status, usage=usage, reason=self._turn.incomplete_reason, stored=stored
-        )
+        stored = self._stored(self._turn.kept_output) if asked.request.is_stored else None
+        reason = "cancel_requested" if self._turn.status == CANCELLED else self._turn.incomplete_reason
+        place = await self._record.close(status=self._turn.status, usage=usage, reason=reason, stored=stored)
         link = context.link(response, self._turn.kept_output[len(context.items) - context.input_end :], place)
         # Before the terminal event: a fast client continues in the same millisecond.
         if asked.chains is not None:
             asked.chains.put(asked.stream_id, link)
-        if stored is not None:
+        if stored is not None and stored.can_be_continued:
             # A copy: steers that are kept for the next create live on this connection only.
             hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
         return link
+
+    def _stored(self, output: list[Item]) -> Stored:
+        """The response as it is, with this output, to be kept."""
+        context, parent = self._context, self._context.parent
+        if parent is not None and parent.place is not None:
+            place, items = parent.place, context.new_items
+        else:
+            # Nothing of this chain is stored yet: it is written whole, once.
+            place, items = None, context.items.since(0)[: context.input_end]
+        return Stored(self._turn.response, place, items + output, context.input_end, self._place)
 
 
 _APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "message"})

@@ -1,6 +1,6 @@
 """Chains as rows: written by the group writer's thread, read by the pool's threads. Plain ORM and SQL, no loop."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,7 +9,7 @@ import msgspec
 from django.db.models import Q
 from django.utils import timezone
 
-from responses_ws.models import Chain, StoredItem, StoredResponse
+from responses_ws.models import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse, UsageRecord
 from responses_ws.protocol.items import Item
 from responses_ws.runtime import sql
 
@@ -27,7 +27,7 @@ def save(
     input_end: int,
     expires_at: datetime,
 ) -> Place:
-    """Write a finished response behind its parent, inside the caller's transaction. Returns where it ends.
+    """Write a response behind its parent, inside the caller's transaction. Returns where it ends.
 
     ``items`` are those behind the parent's end; without a stored parent, the whole context. Whoever continues the
     newest response appends to its chain; whoever comes second finds the chain longer than its parent and forks.
@@ -48,18 +48,7 @@ def save(
             path = [[str(chain), cut] for chain, cut in place.path]
             fork = {"id": chain_id, "project_id": project_id, "root": parent.root, "path": path, "length": end}
             sql.insert(Chain, [fork])
-    sql.insert(
-        StoredItem,
-        [
-            {
-                "chain_id": place.chain_id,
-                "position": start + offset,
-                "item_id": str(item["id"]),
-                "body": _encode(item).decode(),
-            }
-            for offset, item in enumerate(items)
-        ],
-    )
+    _insert_items(place.chain_id, start, items)
     sql.insert(
         StoredResponse,
         [
@@ -80,6 +69,38 @@ def save(
     return place
 
 
+def _insert_items(chain_id: UUID, start: int, items: Sequence[Item]) -> None:
+    rows = (
+        {
+            "chain_id": chain_id,
+            "position": start + offset,
+            "item_id": str(item["id"]),
+            "body": _encode(item).decode(),
+        }
+        for offset, item in enumerate(items)
+    )
+    sql.insert(StoredItem, rows)
+
+
+def begin(response_id: str) -> None:
+    """A queued response is in progress now."""
+    sql.update(StoredResponse, {"status": "in_progress"}, {"id": response_id, "status": "queued"})
+
+
+def finish(response: dict[str, Any], place: Place, output: Sequence[Item]) -> Place | None:
+    """Write the end of a response that was saved unfinished, up to ``place``. None where it has been deleted since.
+
+    Nobody continues an unfinished response, so only a deletion can have changed the length of its chain.
+    """
+    end = place.end + len(output)
+    if not sql.update(Chain, {"length": end}, {"id": place.chain_id, "length": place.end}):
+        return None
+    _insert_items(place.chain_id, place.end, output)
+    body = _encode({**response, "output": []}).decode()
+    sql.update(StoredResponse, {"end": end, "status": response["status"], "body": body}, {"id": response["id"]})
+    return Place(place.chain_id, place.root, place.path, end)
+
+
 def exists(place: Place) -> bool:
     """Whether the context that ends here is still there: a deletion takes its last item first of all."""
     for chain_id, start, stop in reversed(place.ranges):
@@ -97,8 +118,8 @@ class Deleted(msgspec.Struct):
 
 
 def load(project_id: int, response_id: str) -> StoredChain | None:
-    """The response and its context: two queries, whatever the length."""
-    found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
+    """The response and its context: two queries, whatever the length; one more for an unfinished one."""
+    found = _find(project_id, response_id)
     if found is None:
         return None
     place = _place_of(found)
@@ -109,9 +130,51 @@ def load(project_id: int, response_id: str) -> StoredChain | None:
     items = [msgspec.json.decode(body) for body in rows]
     if len(items) != place.end:
         return None
-    response = msgspec.json.decode(found.body)
-    response["output"] = items[found.input_end :]
-    return StoredChain(response, items, found.input_end, place)
+    return StoredChain(_response_of(found, items[found.input_end :]), items, found.input_end, place)
+
+
+def _find(project_id: int, response_id: str) -> StoredResponse | None:
+    """The response; an unfinished one whose usage record has been closed is a failed one."""
+    query = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id)
+    found = query.first()
+    if found is None or found.status not in StoredResponse.UNFINISHED:
+        return found
+    if UsageRecord.objects.ended().filter(response_id=response_id).exists():
+        # Both end in one commit. So it has ended just now; or its process died, and the reaper closed its record.
+        found = query.first()
+        if found is not None and found.status in StoredResponse.UNFINISHED:
+            found.status = "failed"
+    return found
+
+
+def _response_of(found: StoredResponse, output: list[Item]) -> dict[str, Any]:
+    response: dict[str, Any] = {**msgspec.json.decode(found.body), "status": found.status, "output": output}
+    if found.status == "failed" and response["error"] is None:
+        response["error"] = {"code": "server_error", "message": "The server that worked on this response has gone."}
+    return response
+
+
+def status_of(project_id: int, response_id: str) -> str | None:
+    """The status of a response, without its context. None where there is no such."""
+    found = _find(project_id, response_id)
+    return None if found is None else found.status
+
+
+def request_cancel(project_id: int, response_id: str) -> None:
+    """Note for the process that runs it that a response is no longer wanted."""
+    StoredResponse.objects.of(project_id).filter(id=response_id).update(cancel_requested_at=timezone.now())
+
+
+def unwanted(response_ids: Collection[str]) -> set[str]:
+    """Those of these running responses that have been cancelled or deleted."""
+    return set(StoredResponse.objects.unwanted(response_ids).values_list("id", flat=True))
+
+
+def prune() -> int:
+    """Delete what nobody can see any more and nothing else deletes. Returns how many rows."""
+    events, _ = ResponseEvent.objects.filter(response__in=StoredResponse.objects.gone()).delete()
+    keys, _ = IdempotencyKey.objects.expired().delete()
+    return events + keys
 
 
 def delete(project_id: int, response_id: str) -> Deleted | None:
@@ -129,6 +192,7 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
     responses = StoredResponse.objects.filter(doomed, project_id=project_id)
     ids = set(responses.values_list("id", flat=True))
     responses.update(deleted_at=timezone.now(), body="{}")
+    ResponseEvent.objects.filter(project_id=project_id, response_id__in=ids).delete()
     StoredItem.objects.filter(chain_id=found.chain_id, position__gte=start).delete()
     StoredItem.objects.filter(chain_id__in=[chain_id for chain_id in chains if chain_id != found.chain_id]).delete()
     # A length that no parent's end equals: whoever still holds the deleted past can only fork, and is refused there.

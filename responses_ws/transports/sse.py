@@ -8,17 +8,20 @@ import msgspec
 from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from responses_ws.conf import app_settings
+from responses_ws.connection.replay import replay
 from responses_ws.protocol.request import Request
 from responses_ws.protocol.server_events import SSE_DONE, sse
 from responses_ws.runtime.ids import new_id
+from responses_ws.serving import background, idempotency
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
 from responses_ws.serving.turns import run_turn
+from responses_ws.stores import events
 
 from .exceptions import json_response
 
 
-async def answer_turn(principal: Principal, request: Request) -> HttpResponseBase:
+async def answer_turn(principal: Principal, request: Request, *, response_id: str | None = None) -> HttpResponseBase:
     """Run the turn and answer in the form that the request asks for.
 
     Raises:
@@ -27,10 +30,44 @@ async def answer_turn(principal: Principal, request: Request) -> HttpResponseBas
     transport = "sse" if request.stream else "http"
     # `generate` belongs to sockets only.
     request.generate = None
-    runs = run_turn(Asked(principal=principal, request=request, transport=transport))
+    asked = Asked(principal=principal, request=request, transport=transport, response_id=response_id)
+    if request.background:
+        response = await background.start(asked)
+        return await answer_again(principal, request, response)
+    runs = run_turn(asked)
     if request.stream:
-        return await _stream(runs)
+        return await stream(runs)
     return await _whole(runs)
+
+
+async def answer_once(principal: Principal, request: Request, key: str, body: bytes) -> HttpResponseBase:
+    """The same under an ``Idempotency-Key``: what was answered before is answered again.
+
+    Raises:
+        ApiError: refused, which is not remembered; or a Conflict with what the key was used for before.
+    """
+    claim = await idempotency.claim(principal, key, body)
+    if claim.earlier is not None:
+        return await answer_again(principal, request, claim.earlier)
+    try:
+        return await answer_turn(principal, request, response_id=claim.response_id)
+    except BaseException:
+        # Nothing has begun: not a refusal, nor a client that left before the first event.
+        await claim.release()
+        raise
+
+
+async def answer_again(principal: Principal, request: Request, response: dict[str, Any]) -> HttpResponseBase:
+    """A response that there is already, in the form that the request asks for."""
+    if not request.stream:
+        return json_response(response)
+    if request.background:
+        return await stream(events.follow(principal.project_id, response["id"], starting_after=-1))
+    return await stream(_at_once(replay(response)))
+
+
+async def _at_once(frames: list[str]) -> AsyncGenerator[list[str], None]:
+    yield frames
 
 
 async def _whole(runs: AsyncGenerator[list[str], None]) -> HttpResponse:
@@ -43,8 +80,9 @@ async def _whole(runs: AsyncGenerator[list[str], None]) -> HttpResponse:
     return json_response(response)
 
 
-async def _stream(runs: AsyncGenerator[list[str], None]) -> StreamingHttpResponse:
-    first = await anext(runs)
+async def stream(runs: AsyncGenerator[list[str], None]) -> StreamingHttpResponse:
+    """Server-sent events. What goes wrong before the first of them is raised."""
+    first: list[str] = await anext(runs, [])
     response = EventStream(_chunks(first, runs), content_type="text/event-stream; charset=utf-8")
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"

@@ -15,8 +15,9 @@ from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import listed
 from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import connections, dbpool
+from responses_ws.serving import background
 from responses_ws.serving.admission import Principal
-from responses_ws.stores import rows
+from responses_ws.stores import events, rows
 from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import redis_store
 from responses_ws.stores.memory import hot_tier
@@ -24,7 +25,7 @@ from responses_ws.stores.memory import hot_tier
 from .authentication import authenticator
 from .bodies import read_body
 from .exceptions import exception_handler, json_response
-from .sse import answer_turn
+from .sse import answer_once, answer_turn, stream
 
 
 class IgnoreAccept(BaseContentNegotiation):
@@ -66,7 +67,11 @@ class ResponsesView(ApiView):
 
     async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
         principal = await _principal(request)
-        return await answer_turn(principal, decode_request(body))
+        asked = decode_request(body)
+        key = request.headers.get("Idempotency-Key")
+        if key is not None:
+            return await answer_once(principal, asked, key, body)
+        return await answer_turn(principal, asked)
 
 
 async def _stored(principal: Principal, response_id: str) -> StoredChain:
@@ -81,15 +86,21 @@ async def _stored(principal: Principal, response_id: str) -> StoredChain:
 class ResponseView(ApiView):
     """``GET`` and ``DELETE /v1/responses/{id}``."""
 
-    def get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+    def get(self, request: HttpRequest, response_id: str) -> HttpResponseBase:
         return async_to_sync(self._get)(request, response_id)
 
-    async def _get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+    async def _get(self, request: HttpRequest, response_id: str) -> HttpResponseBase:
         principal = await _principal(request)
-        if request.GET.get("stream") == "true":
-            raise InvalidRequest("Only background responses can be streamed again.", param="stream")
         stored = await _stored(principal, response_id)
-        return json_response(stored.response)
+        if request.GET.get("stream") != "true":
+            return json_response(stored.response)
+        if not await dbpool.run(events.is_logged, principal.project_id, response_id):
+            raise InvalidRequest(
+                "Only responses made with 'background' and 'stream' can be streamed again.",
+                code="invalid_request_error",
+                param="stream",
+            )
+        return await stream(events.follow(principal.project_id, response_id, _starting_after(request)))
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
         return async_to_sync(self._delete)(request, response_id)
@@ -101,10 +112,37 @@ class ResponseView(ApiView):
             deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
         if deleted is None:
             raise _response_not_found(response_id)
+        background.forget(deleted.response_ids)
         hot_tier.forget(project_id, deleted.response_ids)
         connections.forget_responses(project_id, deleted.response_ids)
         await redis_store.forget(project_id, deleted.response_ids, deleted.chains)
         return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+def _starting_after(request: HttpRequest) -> int:
+    """The last number that the client has seen; -1 for none."""
+    given = request.GET.get("starting_after")
+    if given is None:
+        return -1
+    if not given.isascii() or not given.isdigit() or len(given) > 9:
+        raise InvalidRequest(f"Invalid value: {given[:100]!r}; expected a sequence number.", param="starting_after")
+    return int(given)
+
+
+class CancelView(ApiView):
+    """``POST /v1/responses/{id}/cancel``: only for background responses."""
+
+    def post(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        return async_to_sync(self._cancel)(request, response_id)
+
+    async def _cancel(self, request: HttpRequest, response_id: str) -> HttpResponse:
+        principal = await _principal(request)
+        response = None
+        if is_well_formed(response_id):
+            response = await background.cancel(principal.project_id, response_id)
+        if response is None:
+            raise _response_not_found(response_id)
+        return json_response(response)
 
 
 class InputItemsView(ApiView):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 LISTED = ["account", "apikey", "journal", "organization", "price", "project", "storedresponse", "usagerecord"]
 READ_ONLY = ["account", "journal", "storedresponse", "usagerecord"]
-NEVER_REGISTERED = {"chain", "storeditem", "posting", "ratedline"}
+NEVER_REGISTERED = {"chain", "storeditem", "responseevent", "idempotencykey", "posting", "ratedline"}
 
 
 def changelist(model):

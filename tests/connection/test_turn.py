@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_ws.connection.turn import Turn
+from responses_ws.connection.turn import CANCELLED, Turn
 from responses_ws.protocol.errors import InvalidRequest, Overloaded, RateLimited, ServerError
 from responses_ws.protocol.request import Request
 from responses_ws.protocol.sampling import (
@@ -644,3 +644,48 @@ def test_whatever_an_engine_says_the_stream_is_legal(sequence: list[Delta], end:
     told = [json.loads(frame) for frame in frames]
     grammar.read(frames)
     assert "".join(event["delta"] for event in told if event["type"] == "response.output_text.delta") == said
+
+
+def background_turn() -> Turn:
+    return new_turn(background=True, stream=True)
+
+
+def test_a_queued_response_begins_later() -> None:
+    turn = background_turn()
+
+    frames = turn.queue() + frames_of(turn, TextDelta("Hi"), Finished("stop"))
+    frames += turn.close(USAGE, completed_at=1001)
+    events = grammar.read([*frames, turn.end()])
+
+    statuses = [(event["type"], event["response"]["status"]) for event in events if "response" in event]
+    assert statuses == [
+        ("response.created", "queued"),
+        ("response.queued", "queued"),
+        ("response.in_progress", "in_progress"),
+        ("response.completed", "completed"),
+    ]
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["queued", "in progress"])
+def test_a_cancelled_response_ends_as_an_incomplete_one_that_says_so(has_begun: bool) -> None:
+    turn = background_turn()
+    frames = turn.queue()
+    if has_begun:
+        frames += frames_of(turn, TextDelta("Hi"))
+
+    frames += turn.close(USAGE, completed_at=1001, cut_off=CANCELLED)
+    events = grammar.read([*frames, turn.end()])
+
+    response = events[-1]["response"]
+    assert (events[-1]["type"], response["status"]) == ("response.incomplete", "cancelled")
+    assert (response["incomplete_details"], response["completed_at"]) == (None, None)
+    assert response["usage"] == WIRE_USAGE
+    assert [item["status"] for item in response["output"]] == ["incomplete"] * has_begun
+
+
+def test_a_queued_response_can_fail() -> None:
+    turn = background_turn()
+
+    events = grammar.read([*turn.queue(), turn.fail(ServerError("broken"))])
+
+    assert [event["type"] for event in events] == ["response.created", "response.queued", "response.failed"]

@@ -117,13 +117,19 @@ class Grammar:
             self._created(event["response"])
             return
         assert event.get("stream_id") == self.stream_id, "the lane changed"
+        if kind == "response.queued":
+            assert (self.next_number, self.response["status"]) == (2, "queued"), "queued is said once, and then"
+            assert event["response"] == self.response
+            return
         if kind == "response.in_progress":
             # A second one later is a sign of life.
             assert event["response"]["id"] == self.response["id"]
             assert event["response"]["status"] == "in_progress"
             self.has_progressed = True
             return
-        assert self.has_progressed, f"{kind} before response.in_progress"
+        # What is queued may fail or be cancelled before it ever begins.
+        is_early_end = kind in TERMINAL and kind != "response.completed" and self.response["status"] == "queued"
+        assert self.has_progressed or is_early_end, f"{kind} before response.in_progress"
         if kind in TERMINAL:
             self._terminal(kind, event["response"])
         elif kind.startswith("response.steer."):
@@ -149,7 +155,7 @@ class Grammar:
             raise AssertionError(f"no such event: {kind}")
 
     def _created(self, response: dict[str, Any]) -> None:
-        assert response["status"] == "in_progress"
+        assert response["status"] == ("queued" if response["background"] else "in_progress")
         assert (response["output"], response["usage"], response["error"]) == ([], None, None)
         self.response = response
 
@@ -271,6 +277,9 @@ class Grammar:
     def _terminal(self, kind: str, response: dict[str, Any]) -> None:
         assert self.response is not None
         status = TERMINAL[kind]
+        if response["background"] and status == "incomplete" and response["status"] == "cancelled":
+            # The official union has no event of its own for it.
+            status = "cancelled"
         assert response["status"] == status
         varying = {"status", "output", "usage", "error", "incomplete_details", "completed_at"}
         for key in {*self.response, *response} - varying:

@@ -93,7 +93,7 @@ _IN_ITEM: dict[str, Any] = {"item_id": str, "output_index": int}
 _IN_PART: dict[str, Any] = {**_IN_ITEM, "content_index": int}
 _IN_SUMMARY: dict[str, Any] = {**_IN_ITEM, "summary_index": int}
 EVENTS: dict[str, dict[str, Any]] = {
-    **{f"response.{name}": {"response": dict} for name in ("created", "in_progress")},
+    **{f"response.{name}": {"response": dict} for name in ("created", "queued", "in_progress")},
     **{f"response.{name}": {"response": dict} for name in ("completed", "incomplete", "failed")},
     "response.output_item.added": {"output_index": int, "item": dict},
     "response.output_item.done": {"output_index": int, "item": dict},

@@ -205,7 +205,7 @@ RULES: dict[str, tuple[dict[str, Any], tuple[str, str | None]]] = {
     ),
     "conversation": ({"conversation": "conv_a"}, ("unsupported_parameter", "conversation")),
     "prompt": ({"prompt": {"id": "p"}}, ("unsupported_parameter", "prompt")),
-    "background": ({"background": True}, ("unsupported_parameter", "background")),
+    "background unstored": ({"background": True, "store": False}, ("invalid_value", "store")),
     "verbosity": ({"text": {"verbosity": "loud"}}, ("invalid_value", "text.verbosity")),
     "verbosity's type": ({"text": {"verbosity": 5}}, ("invalid_type", "text.verbosity")),
     "effort's type": ({"reasoning": {"effort": 5}}, ("invalid_type", "reasoning.effort")),
@@ -227,6 +227,8 @@ GIVEN_CONTEXT = {
     "continued with no items": {"previous_response_id": "resp_a", "input": []},
     "a warm-up of tools only": {"generate": False, "input": []},
     "background false": {"background": False},
+    "background unstored false": {"background": False, "store": False},
+    "background": {"background": True},
     "an effort of an open model": {"reasoning": {"effort": "ultra"}},
 }
 
@@ -406,3 +408,10 @@ def test_storing_and_sampling_are_the_default() -> None:
     assert (decode().is_stored, decode().is_warmup) == (True, False)
     assert (decode(store=True).is_stored, decode(store=False).is_stored) == (True, False)
     assert (decode(generate=True).is_warmup, decode(generate=False).is_warmup) == (False, True)
+
+
+def test_there_is_no_background_on_a_socket() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_request(decode(background=True), max_tools=MAX_TOOLS, max_schema_bytes=1000, is_on_socket=True)
+
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "background")

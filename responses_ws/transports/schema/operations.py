@@ -7,8 +7,24 @@ from typing import Literal
 
 import msgspec
 
-from responses_ws.protocol.errors import ApiError, InvalidRequest, NotFound, Overloaded, PayloadTooLarge, RateLimited
-from responses_ws.protocol.object_shapes import DeletedResponse, ItemList, ListQuery, Model, ModelList, Response
+from responses_ws.protocol.errors import (
+    ApiError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PayloadTooLarge,
+    RateLimited,
+)
+from responses_ws.protocol.object_shapes import (
+    DeletedResponse,
+    ItemList,
+    ListQuery,
+    Model,
+    ModelList,
+    Response,
+    RetrieveQuery,
+)
 from responses_ws.protocol.request import Request
 
 
@@ -45,15 +61,17 @@ OPERATIONS = (
         body=Request,
         answer=Response,
         streams=True,
-        errors=(InvalidRequest, NotFound, PayloadTooLarge, RateLimited, Overloaded),
+        errors=(InvalidRequest, NotFound, Conflict, PayloadTooLarge, RateLimited, Overloaded),
     ),
     Operation(
         url="response",
         method="get",
         path="/responses/{response_id}",
         tag="Responses",
-        summary="A stored response.",
+        summary="A stored response, as it is; or, of a background response made with `stream`, its events again.",
+        query=RetrieveQuery,
         answer=Response,
+        streams=True,
         errors=(InvalidRequest, NotFound),
     ),
     Operation(
@@ -64,6 +82,15 @@ OPERATIONS = (
         summary="Delete a response and everything that was continued from it.",
         answer=DeletedResponse,
         errors=(NotFound,),
+    ),
+    Operation(
+        url="cancel",
+        method="post",
+        path="/responses/{response_id}/cancel",
+        tag="Responses",
+        summary="Cancel a background response that has not ended.",
+        answer=Response,
+        errors=(InvalidRequest, NotFound),
     ),
     Operation(
         url="input_items",
