@@ -25,7 +25,7 @@ from .engines.base import Engine
 
 SWEEP = "responses_ws.bill_batch"
 # Engines check their own options when they are built; these two keys are ours.
-MODEL_KEYS = {"ENGINE", "UPSTREAM"}
+MODEL_KEYS = {"ENGINE", "UPSTREAM", "CONTEXT"}
 
 
 def given_settings() -> Any:
@@ -85,11 +85,16 @@ def limit_faults() -> Iterator[CheckMessage]:
 
 
 def model_faults() -> Iterator[CheckMessage]:
-    """Models whose engine does not exist."""
+    """Models whose engine does not exist, or whose entry has a key that means nothing."""
     engines = section("ENGINES")
     for name, model in section("MODELS").items():
         where = f"RESPONSES_WS['MODELS'][{name!r}]"
         engine = model.get("ENGINE") if isinstance(model, dict) else None
+        for key in (model.keys() - MODEL_KEYS) if isinstance(model, dict) else ():
+            yield Error(f"{where} has no key {key!r}.", hint=suggestion(key, MODEL_KEYS), id="responses_ws.E001")
+        context = model.get("CONTEXT", 1) if isinstance(model, dict) else 1
+        if not isinstance(context, int) or context < 1:
+            yield Error(f"{where}['CONTEXT'] is not a number of tokens: {context!r}.", id="responses_ws.E001")
         if not isinstance(engine, str):
             yield Error(f"{where} names no engine.", hint='{"ENGINE": "…"} does.', id="responses_ws.E001")
         elif engine not in engines:

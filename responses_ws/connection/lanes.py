@@ -21,21 +21,25 @@ class Lanes:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._names: set[str] = set()
-        self._waiting: dict[str | None, deque[Create]] = {}
-        """Per lane, in order of arrival. A lane is a key here while it has creates waiting."""
+        self._waiting: dict[str | None, deque[tuple[Create, int]]] = {}
+        """Per lane, in order of arrival, with their sizes. A lane is a key here while it has creates waiting."""
+        self._waiting_bytes = 0
         self._running: set[str | None] = set()
 
-    def add(self, create: Create) -> None:
-        """Queue a create on its lane.
+    def add(self, create: Create, size: int) -> None:
+        """Queue a create on its lane. ``size``: of its frame.
 
         Raises:
             InvalidRequest: one lane name too many.
-            RateLimited: too many waiting on this lane.
+            RateLimited: too many waiting on this lane, or too much on all lanes together.
         """
         lane = create.stream_id
         queue = self._waiting.get(lane)
         if queue is not None and len(queue) >= self._limits.queued_turns:
             raise RateLimited(f"Too many responses are waiting on this lane: {len(queue)}.")
+        # One alone always finds room, whatever its size.
+        if self._waiting_bytes and self._waiting_bytes + size > self._limits.queued_bytes:
+            raise RateLimited(f"Too much is waiting on this connection: {self._waiting_bytes} bytes.")
         if lane is not None and lane not in self._names:
             if len(self._names) >= self._limits.lane_names:
                 raise InvalidRequest(
@@ -46,7 +50,8 @@ class Lanes:
             self._names.add(lane)
         if queue is None:
             queue = self._waiting[lane] = deque()
-        queue.append(create)
+        queue.append((create, size))
+        self._waiting_bytes += size
 
     def ready(self) -> list[tuple[str | None, Create]]:
         """Take out what may start now: of every idle lane its oldest, while there is room."""
@@ -57,7 +62,9 @@ class Lanes:
             if lane in self._running:
                 continue
             queue = self._waiting.pop(lane)
-            started.append((lane, queue.popleft()))
+            create, size = queue.popleft()
+            self._waiting_bytes -= size
+            started.append((lane, create))
             self._running.add(lane)
             if queue:
                 # To the back: a lane with much to do does not starve the others.

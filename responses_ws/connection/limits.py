@@ -16,6 +16,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Distinct ``stream_id`` values in a socket's life; the default lane is not counted. Source: the same guide."""
     queued_turns: int = 32
     """Turns waiting on one lane; more are refused with 429."""
+    queued_bytes: int = 32 * 1024 * 1024
+    """Frames of all turns that wait on one socket; more are refused with 429. Twice the largest frame."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """One WebSocket message or HTTP body. OpenAI's limit is 16 MiB."""
     max_items: int = 2000

@@ -51,7 +51,7 @@ class Connection:
         except ApiError as error:
             return [Send(websocket_error(error))]
         if isinstance(event, ResponseCreate | InvalidCreate):
-            return self._create(event, now)
+            return self._create(event, len(frame), now)
         if isinstance(event, ResponseSteer):
             return [self._steer(event)]
         if isinstance(event, ResponseAppend):
@@ -91,9 +91,9 @@ class Connection:
     def active_turns(self) -> int:
         return self._lanes.active
 
-    def _create(self, create: ResponseCreate | InvalidCreate, now: float) -> list[Command]:
+    def _create(self, create: ResponseCreate | InvalidCreate, size: int, now: float) -> list[Command]:
         try:
-            self._lanes.add(create)
+            self._lanes.add(create, size)
         except ApiError as error:
             return [Send(websocket_error(error, stream_id=create.stream_id))]
         return self._go_on(now)

@@ -30,6 +30,8 @@ class Route(msgspec.Struct, frozen=True):
     engine: Engine
     upstream: str
     """The engine's own name of it."""
+    context_tokens: int | None = None
+    """How much it can read and write, where that is known."""
 
 
 class _Listing:
@@ -85,7 +87,8 @@ class EngineRegistry:
             return route
         entry = app_settings.MODELS.get(model)
         if entry is not None and model != "*":
-            route = Route(model, self.engine(entry["ENGINE"]), entry.get("UPSTREAM", model))
+            engine = self.engine(entry["ENGINE"])
+            route = Route(model, engine, entry.get("UPSTREAM", model), entry.get("CONTEXT"))
             self._routes[model] = route
             return route
         catch_all = app_settings.MODELS.get("*")
@@ -152,7 +155,9 @@ class EngineRegistry:
         else:
             known = listing.routes or {}
             # The same Route object as before: chains keep theirs.
-            listing.routes = {m.id: known.get(m.id) or Route(m.id, engine, m.id) for m in models}
+            listing.routes = {
+                m.id: known.get(m.id) or Route(m.id, engine, m.id, m.context_tokens or None) for m in models
+            }
             listing.expires = time.monotonic() + SECONDS_LISTED
         finally:
             listing.task = None

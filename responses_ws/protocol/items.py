@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .depth import check_depth
 from .errors import InvalidRequest
 from .ids import NewId
 
@@ -61,6 +62,7 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
         raise _wrong_type(f"{where}.type")
     if not kind:
         raise InvalidRequest("An item's type is not empty.", param=f"{where}.type")
+    check_depth(item, where, within=3)
     if kind == "message":
         _check_message(item, where)
     elif kind == "reasoning":

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from .depth import check_depth
 from .errors import InvalidRequest, PreviousResponseNotFound
 from .ids import is_well_formed
 from .json_schema import check_schema
@@ -175,6 +176,10 @@ def check_request(request: Request, *, max_tools: int, max_schema_bytes: int, is
         raise _missing("input")
     names = _check_tools(request.tools or (), max_tools)
     _check_tool_choice(request.tool_choice, names)
+    for field in ("text", "reasoning", "tool_choice"):
+        value = getattr(request, field)
+        if isinstance(value, dict):
+            check_depth(value, field, within=2)
     text = request.text or {}
     if text.get("format") is not None:
         _check_format(text["format"], max_schema_bytes)

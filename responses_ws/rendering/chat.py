@@ -26,7 +26,7 @@ class ChatPrompt:
     log, not in it. ``extended`` costs what is new; forks share the past.
     """
 
-    __slots__ = ("log", "instructions", "byte_length", "media_bytes", "takes")
+    __slots__ = ("log", "instructions", "byte_length", "media_bytes", "takes", "is_whole")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class ChatPrompt:
         *,
         media_bytes: int = 0,
         takes: frozenset[Medium] = MEDIA,
+        is_whole: bool = True,
     ) -> None:
         self.log: SharedLog[bytes] = SharedLog() if log is None else log
         self.byte_length = byte_length
@@ -44,6 +45,8 @@ class ChatPrompt:
         """Part of ``byte_length`` that says nothing about tokens: the data of images and files."""
         self.takes = takes
         """The media that its engine takes. For others a note stands where one was."""
+        self.is_whole = is_whole
+        """False where the oldest turns of its conversation have been left out."""
         self.instructions = instructions
         """The encoded system message of this request, or empty."""
 
@@ -56,12 +59,20 @@ class ChatPrompt:
             self.byte_length + sum(map(len, new)),
             media_bytes=self.media_bytes + sum(map(_media_bytes, messages)),
             takes=self.takes,
+            is_whole=self.is_whole,
         )
 
     def with_instructions(self, instructions: str | None) -> "ChatPrompt":
         """The same log with this request's own system message in front."""
         encoded = _encode({"role": "system", "content": instructions}) if instructions else b""
-        return ChatPrompt(self.log, self.byte_length, encoded, media_bytes=self.media_bytes, takes=self.takes)
+        return ChatPrompt(
+            self.log,
+            self.byte_length,
+            encoded,
+            media_bytes=self.media_bytes,
+            takes=self.takes,
+            is_whole=self.is_whole,
+        )
 
     @property
     def estimated_tokens(self) -> int:

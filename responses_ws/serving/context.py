@@ -10,12 +10,14 @@ from responses_ws.connection.chain import CONTINUABLE, Chains, Link
 from responses_ws.connection.log import SharedLog
 from responses_ws.engines.base import ChatRequest
 from responses_ws.engines.registry import Route, registry
-from responses_ws.protocol.errors import PreviousResponseNotFound
+from responses_ws.protocol.depth import check_depth
+from responses_ws.protocol.errors import InvalidRequest, PreviousResponseNotFound
 from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, require_outputs
 from responses_ws.protocol.request import JsonObject, Request, check_request
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.formats import in_words, response_format
 from responses_ws.rendering.tools import Offer, ToolSet
+from responses_ws.rendering.truncation import without_oldest
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores.base import Place, StoredChain
 from responses_ws.stores.lookup import find_stored
@@ -70,6 +72,8 @@ class Context(msgspec.Struct, kw_only=True):
     prompt: ChatPrompt
     """The same, rendered; without instructions, which are this request's only."""
     tools: ToolSet
+    left_out: int = 0
+    """Items that are too old to be in the prompt: this request's own doing."""
 
     def offer(self) -> Offer:
         """The tools of the next engine call."""
@@ -109,6 +113,37 @@ class Context(msgspec.Struct, kw_only=True):
         """About four bytes a token, for engines that say nothing."""
         instructions = len(self.asked.request.instructions or "")
         return self.prompt.estimated_tokens + (instructions + len(self.tools.encoded or b"") + 3) // 4
+
+    def fitted(self) -> "Context":
+        """As ``truncation`` wants it, where the model's limit is known.
+
+        Raises:
+            InvalidRequest: too long, and nothing may be left out; or what must stay is too long.
+        """
+        limit = self.route.context_tokens
+        if limit is None:
+            return self
+        request = self.asked.request
+        needed = self.estimated_input_tokens()
+        if request.truncation == "auto":
+            room = limit - min(request.max_output_tokens or 0, limit // 2)
+            return self if needed <= room else self.shortened(room)
+        # Only what is too long at eight bytes a token, too, is certainly so; of the rest the engine knows more.
+        if needed // 2 > limit:
+            raise _too_long(needed, limit)
+        return self
+
+    def shortened(self, most_tokens: int) -> "Context":
+        """Without its oldest turns. Raises InvalidRequest: what must stay takes more than ``most_tokens``."""
+        needed = self.estimated_input_tokens()
+        room = most_tokens - (needed - self.prompt.estimated_tokens)
+        takes = self.prompt.takes
+        items = opened_context(list(self.items), project_id=self.asked.principal.project_id)
+        kept = without_oldest(items, most_tokens=room, takes=takes)
+        if kept is None:
+            raise _too_long(needed, most_tokens)
+        prompt = ChatPrompt(takes=takes, is_whole=False).extended(kept)
+        return msgspec.structs.replace(self, prompt=prompt, left_out=len(items) - len(kept))
 
     def grown(self, items: Sequence[Item]) -> "Context":
         """The context of the next sampling step in the same response."""
@@ -164,14 +199,15 @@ async def open_context(asked: Asked) -> Context:
         shown = _behind_outputs(shown, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
     items = (parent.items if parent else SharedLog[Item]()).extended(new_items)
-    past_prompt = _past_prompt(parent, route, asked.principal.project_id)
+    past_prompt = _past_prompt(parent, route, asked)
     if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
         tools = parent.tools
         # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
         request.tools = list(tools.source)
     else:
+        check_depth(request.tools or [], "tools", within=2)
         tools = ToolSet(request.tools or [])
-    return Context(
+    context = Context(
         asked=asked,
         route=route,
         parent=parent,
@@ -181,17 +217,27 @@ async def open_context(asked: Asked) -> Context:
         prompt=past_prompt.extended(shown),
         tools=tools,
     )
+    return context.fitted()
 
 
-def _past_prompt(parent: Link | None, route: Route, project_id: int) -> ChatPrompt:
-    """What the new input is appended to: the parent's prompt, unless it was rendered for an engine of other means."""
+def _too_long(needed: int, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Your input exceeds the context window of this model: about {needed} tokens, with room for {limit}.",
+        code="context_length_exceeded",
+        param="input",
+    )
+
+
+def _past_prompt(parent: Link | None, route: Route, asked: Asked) -> ChatPrompt:
+    """What the new input is appended to: the parent's prompt, unless that was made for an engine of other means, or
+    without the oldest turns, which this request does not allow."""
     takes = route.engine.capabilities.media
     if parent is None:
         return ChatPrompt(takes=takes)
     prompt: ChatPrompt = parent.prompt
-    if prompt.takes == takes:
+    if prompt.takes == takes and (prompt.is_whole or asked.request.truncation == "auto"):
         return prompt
-    return ChatPrompt(takes=takes).extended(opened_context(list(parent.items), project_id=project_id))
+    return ChatPrompt(takes=takes).extended(opened_context(list(parent.items), project_id=asked.principal.project_id))
 
 
 def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:

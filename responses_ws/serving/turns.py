@@ -155,7 +155,7 @@ class Run:
         try:
             cut_off = None
             while True:
-                async with aclosing(self._listen()) as events:
+                async with aclosing(self._run_step()) as events:
                     async for frames in events:
                         yield frames
                 await self._leave()
@@ -246,6 +246,9 @@ class Run:
             max_tokens=tokens_left,
         )
         self._step_start = len(self._turn.output)
+        self._has_spoken = False
+        if context.left_out:
+            logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
         asked = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
         self._step = SamplingStep(engine.chat(asked), self._mailbox)
 
@@ -259,8 +262,26 @@ class Run:
             await self._step.leave()
             for word in self._mailbox.drain():
                 # What the engine had still to say is nobody's any more; what the client says is.
-                if isinstance(word, Steer | Append):
+                if isinstance(word, Steer | Append) or word is Sign.CANCELLED:
                     self._mailbox.put(word)
+
+    async def _run_step(self) -> Frames:
+        """The events of one sampling step. Where the engine finds the context too long, once more with less of it."""
+        try:
+            async with aclosing(self._listen()) as events:
+                async for frames in events:
+                    yield frames
+            return
+        except EngineError as refusal:
+            may_shorten = self.asked.request.truncation == "auto" and not self._has_spoken
+            if refusal.kind != "context_length" or not may_shorten:
+                raise
+        await self._leave()
+        self._context = self._context.shortened(self._context.estimated_input_tokens() // 2)
+        self._sample()
+        async with aclosing(self._listen()) as events:
+            async for frames in events:
+                yield frames
 
     async def _listen(self) -> Frames:
         """The events of one sampling step, until the engine has ended or a steer stops it between two deltas."""
@@ -271,6 +292,7 @@ class Run:
             word = await self._mailbox.get()
             if isinstance(word, list):
                 frames, fault = self._events_of(word)
+                self._has_spoken |= bool(frames)
                 if frames and record.first_token_ms is None:
                     await record.wait_until_open()
                     record.saw_first_token()

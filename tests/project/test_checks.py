@@ -36,6 +36,10 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param(
             {"MODELS": {"m": {"ENGINE": "mian"}}, "ENGINES": {"main": SCRIPTED}}, "E001", "'main'", id="engine"
         ),
+        pytest.param({**WELL, "MODELS": {"m": {"ENGINE": "main", "CONTEX": 1}}}, "E001", "'CONTEX'", id="model key"),
+        pytest.param(
+            {**WELL, "MODELS": {"m": {"ENGINE": "main", "CONTEXT": "32k"}}}, "E001", "'32k'", id="model's context"
+        ),
         pytest.param({"MODELS": {"m": {}}}, "E001", "names no engine", id="model without engine"),
         pytest.param({"SEALING_KEYS": ["x" * 32, "short"]}, "E001", "['SEALING_KEYS'][1] has 5", id="short key"),
         pytest.param({"SEALING_KEYS": "x" * 32}, "E001", "SEALING_KEYS", id="a key that is no list"),

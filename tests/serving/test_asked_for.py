@@ -353,3 +353,14 @@ async def test_a_cache_key_is_told_apart_by_project(principal: Principal, other_
 
     keys = [request.prompt_cache_key for request in engine.requests]
     assert keys == [f"{who.project_id}:thread-1" for who in (principal, other_principal)]
+
+
+async def test_tools_that_are_nested_too_deeply_are_refused(principal: Principal) -> None:
+    deep: Any = 1
+    for _ in range(100):
+        deep = {"items": deep}
+
+    with pytest.raises(InvalidRequest) as caught:
+        await events_of(asked(principal, "Hi", tools=[{**A, "parameters": deep}]))
+
+    assert (caught.value.code, caught.value.param) == ("invalid_json", "tools")
