@@ -61,6 +61,8 @@ async def claim(principal: Principal, key: str, body: bytes) -> Claim:
         response_id=new_id("resp"),
     )
     standing = await writer.write(lambda: _insert(mine))
+    if standing is None:
+        raise _in_use(key)
     if standing.response_id == mine.response_id:
         return Claim(mine.response_id)
     if bytes(standing.body_digest) != mine.body_digest:
@@ -81,12 +83,12 @@ def _scope_of(principal: Principal) -> str:
     return f"key:{principal.api_key_id}"
 
 
-def _insert(mine: IdempotencyKey) -> IdempotencyKey:
-    """The row that holds this key now: ours, or the one that was there."""
+def _insert(mine: IdempotencyKey) -> IdempotencyKey | None:
+    """The row that holds this key now: ours, or the one that was there. None if that was released at this moment."""
     same = IdempotencyKey.objects.filter(scope=mine.scope, key=mine.key)
     same.expired().delete()
     IdempotencyKey.objects.bulk_create([mine], ignore_conflicts=True)
-    return same.get()
+    return same.first()
 
 
 def _take_over(standing: IdempotencyKey, mine: IdempotencyKey) -> int:

@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from responses_ws.models import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse, UsageRecord
+from responses_ws.models.responses import StoredResponseQuerySet
 from responses_ws.protocol.items import Item
 from responses_ws.runtime import sql
 
@@ -119,7 +120,7 @@ class Deleted(msgspec.Struct):
 
 def load(project_id: int, response_id: str) -> StoredChain | None:
     """The response and its context: two queries, whatever the length; one more for an unfinished one."""
-    found = _find(project_id, response_id)
+    found = _find(StoredResponse.objects.of(project_id).select_related("chain"), response_id)
     if found is None:
         return None
     place = _place_of(found)
@@ -133,9 +134,9 @@ def load(project_id: int, response_id: str) -> StoredChain | None:
     return StoredChain(_response_of(found, items[found.input_end :]), items, found.input_end, place)
 
 
-def _find(project_id: int, response_id: str) -> StoredResponse | None:
+def _find(responses: StoredResponseQuerySet, response_id: str) -> StoredResponse | None:
     """The response; an unfinished one whose usage record has been closed is a failed one."""
-    query = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id)
+    query = responses.filter(id=response_id)
     found = query.first()
     if found is None or found.status not in StoredResponse.UNFINISHED:
         return found
@@ -156,7 +157,7 @@ def _response_of(found: StoredResponse, output: list[Item]) -> dict[str, Any]:
 
 def status_of(project_id: int, response_id: str) -> str | None:
     """The status of a response, without its context. None where there is no such."""
-    found = _find(project_id, response_id)
+    found = _find(StoredResponse.objects.of(project_id).only("status"), response_id)
     return None if found is None else found.status
 
 

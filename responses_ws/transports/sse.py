@@ -1,5 +1,6 @@
 """A turn over HTTP: as one JSON body, or as server-sent events."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -51,8 +52,12 @@ async def answer_once(principal: Principal, request: Request, key: str, body: by
         return await answer_again(principal, request, claim.earlier)
     try:
         return await answer_turn(principal, request, response_id=claim.response_id)
-    except BaseException:
-        # Nothing has begun: not a refusal, nor a client that left before the first event.
+    except asyncio.CancelledError:
+        # A background response goes on without its client; of any other nothing has begun.
+        if not request.background:
+            await claim.release()
+        raise
+    except Exception:
         await claim.release()
         raise
 

@@ -1,5 +1,6 @@
 """``Idempotency-Key`` on ``POST /v1/responses``: served once, answered again."""
 
+import asyncio
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -11,9 +12,12 @@ from django.test import AsyncClient
 from django.utils import timezone
 
 from responses_ws.models import ApiKey, IdempotencyKey, Project, StoredResponse, UsageRecord
+from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import background
 from responses_ws.serving import background as jobs
+from responses_ws.serving.admission import Principal
 from responses_ws.stores import rows
+from responses_ws.transports.sse import answer_once
 from tests.protocol import grammar
 
 from .test_background import frames_of, until_status
@@ -221,3 +225,19 @@ async def test_nothing_of_the_body_is_kept_for_an_unstored_response(client: Asyn
     row = await IdempotencyKey.objects.aget()
     assert len(row.body_digest) == 32
     assert "secret" not in f"{row.key} {row.scope} {row.response_id}"
+
+
+async def test_a_background_response_keeps_its_key_though_its_client_leaves_at_once(principal: Principal) -> None:
+    body = b'{"model": "scripted", "input": "hi", "background": true}'
+    request = asyncio.create_task(answer_once(principal, decode_request(body), "one", body))
+    while not jobs._running:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await background.settle()
+
+    again = await answer_once(principal, decode_request(body), "one", body)
+    assert msgspec.json.decode(again.content)["status"] == "completed"
+    assert await UsageRecord.objects.acount() == 1
