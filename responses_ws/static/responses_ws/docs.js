@@ -53,16 +53,20 @@ function typeOf(schema) {
   }), " or ");
 }
 
+function between(least, most, what) {
+  if (least && most !== undefined) return `${least} to ${most} ${what}`;
+  return most === undefined ? `at least ${least} ${what}` : `at most ${most} ${what}`;
+}
+
 // Limits that the type does not say.
 function limits(schema) {
   const found = [];
   for (const choice of choices(schema)) {
     if (choice.minimum !== undefined) found.push(`≥ ${choice.minimum}`);
     if (choice.maximum !== undefined) found.push(`≤ ${choice.maximum}`);
-    if (choice.minLength) found.push(`at least ${choice.minLength} characters`);
-    if (choice.maxLength) found.push(`at most ${choice.maxLength} characters`);
+    if (choice.minLength || choice.maxLength) found.push(between(choice.minLength, choice.maxLength, "characters"));
     if (choice.maxProperties) found.push(`at most ${choice.maxProperties} keys`);
-    if (choice.pattern) found.push(`like ${choice.pattern}`);
+    if (choice.pattern) found.push(["matches ", code(choice.pattern)]);
     if (choice.not?.enum) found.push(`not ${choice.not.enum.join(", ")}`);
   }
   return found;
@@ -74,18 +78,21 @@ function shapesIn(schema) {
   return within.flatMap((choice) => (choice.anyOf ? shapesIn(choice) : choice.$ref ? [nameOf(choice.$ref)] : []));
 }
 
+// Marked is what is rarer: what must be there in what clients say, what may be absent in what the server says.
 function fields(schema) {
   const required = new Set(schema.required ?? []);
+  const isMostlyRequired = required.size > Object.keys(schema.properties ?? {}).length / 2;
   return make("ul", { class: "fields" }, Object.entries(schema.properties ?? {}).map(([name, field]) =>
     make("li", {},
       make("div", { class: "field" },
         code(name),
         make("span", { class: "type" }, typeOf(field)),
         isNullable(field) && make("span", { class: "mark" }, "or null"),
-        required.has(name) && make("span", { class: "mark must" }, "required"),
+        required.has(name) && !isMostlyRequired && make("span", { class: "mark must" }, "required"),
+        !required.has(name) && isMostlyRequired && make("span", { class: "mark" }, "may be absent"),
         field.default !== undefined && make("span", { class: "mark" }, `default ${JSON.stringify(field.default)}`)),
       prose(field.description),
-      limits(field).length > 0 && make("p", { class: "limits" }, limits(field).join(" · ")),
+      limits(field).length > 0 && make("p", { class: "limits" }, joined(limits(field), " · ")),
       shapesIn(field).map(unfolding))));
 }
 
@@ -124,9 +131,9 @@ function sample(schema, depth = 0) {
   return SAMPLES[schema.type] ?? {};
 }
 
-function example(value) {
-  return make("details", { class: "example" }, make("summary", {}, "Example"),
-    make("pre", { tabindex: "0" }, typeof value === "string" ? value : JSON.stringify(value, null, 2)));
+function example(name) {
+  const value = schemas.get(name).examples?.[0] ?? sample(schemas.get(name));
+  return make("details", {}, make("summary", {}, "Example"), make("pre", { tabindex: "0" }, JSON.stringify(value, null, 2)));
 }
 
 function section(id, heading, ...content) {
@@ -134,8 +141,14 @@ function section(id, heading, ...content) {
   return make("section", { id }, make("h3", {}, heading, link), content);
 }
 
-function method(name) {
-  return make("span", { class: `method ${name}` }, name.toUpperCase());
+// A long name that breaks between its words.
+function breaking(name) {
+  return make("code", {}, name.split(/(?<=[/_.])/).flatMap((piece) => [piece, make("wbr")]));
+}
+
+function signature(method, path) {
+  const badge = make("span", { class: `method ${method}` }, method.toUpperCase());
+  return make("span", { class: "signature" }, badge, breaking(path));
 }
 
 function parameters(listed) {
@@ -158,11 +171,11 @@ function operation(openapi, path, name, described) {
   const given = described.requestBody?.content["application/json"].schema;
   const refusals = Object.entries(described.responses).filter(([status]) => status !== "200");
   return section(described.operationId,
-    make("span", { class: "signature" }, method(name), code(base + path)),
+    signature(name, base + path),
     prose(described.summary),
     described.security?.length === 0 && make("p", { class: "label" }, "needs no key"),
     parameters(listed),
-    given && [make("h4", {}, "Body"), body(nameOf(given.$ref))],
+    given && [make("h4", {}, "Body"), body(nameOf(given.$ref)), example(nameOf(given.$ref))],
     make("h4", {}, "Answer"), content(described.responses["200"]),
     refusals.length > 0 && [make("h4", {}, "Refusals"), make("ul", { class: "refusals" }, refusals.map(([status, one]) =>
       make("li", {}, code(status), " ", openapi.components.responses[one.$ref.split("/").pop()].description)))]);
@@ -170,7 +183,7 @@ function operation(openapi, path, name, described) {
 
 function event(message) {
   const name = nameOf(message.payload.$ref);
-  return section(`event-${message.name}`, code(message.name), body(name), example(sample(schemas.get(name))));
+  return section(`event-${message.name}`, breaking(message.name), body(name), example(name));
 }
 
 function handshake(asyncapi) {
@@ -178,7 +191,7 @@ function handshake(asyncapi) {
   const [server] = Object.values(servers);
   const [channel] = Object.values(channels);
   return section("handshake",
-    make("span", { class: "signature" }, method("ws"), code(`${server.protocol}://${server.host}${channel.address}`)),
+    signature("ws", channel.address), make("p", {}, code(`${server.protocol}://${server.host}${channel.address}`)),
     prose(asyncapi.info.description), make("h4", {}, "Headers of the handshake"), fields(channel.bindings.ws.headers));
 }
 
@@ -244,11 +257,16 @@ function filter(parts, words) {
 function follow(parts) {
   const links = new Map(parts.flatMap((part) => part.links.map(({ one, link }) => [one, link])));
   const seen = new Set();
+  let current;
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target);
     const first = [...links.keys()].find((one) => seen.has(one));
-    for (const [one, link] of links) link.toggleAttribute("aria-current", one === first);
-  }, { rootMargin: "-64px 0px -60% 0px" });
+    if (!first || first === current) return;
+    links.get(current)?.removeAttribute("aria-current");
+    links.get(first).setAttribute("aria-current", "location");
+    links.get(first).scrollIntoView({ block: "nearest" });
+    current = first;
+  }, { rootMargin: "-96px 0px -60% 0px" });
   for (const one of links.keys()) observer.observe(one);
 }
 

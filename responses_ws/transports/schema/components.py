@@ -15,6 +15,8 @@ from responses_ws.protocol import client_events, item_shapes, object_shapes, req
 from responses_ws.protocol.server_events import ServerEvent
 from responses_ws.protocol.shapes import SCHEMAS, OneOf
 
+from .examples import EXAMPLES
+
 Schema = dict[str, Any]
 
 MODULES: tuple[ModuleType, ...] = (request, client_events, server_events, item_shapes, tool_shapes, object_shapes)
@@ -81,6 +83,8 @@ def _schema(name: str) -> Schema:
         for field in fields.values():
             field.pop("default", None)
     schema["description"] = text_of(shape)
+    if name in EXAMPLES:
+        schema["examples"] = [EXAMPLES[name]]
     return schema
 
 

@@ -1,11 +1,14 @@
 """The schemas say what the types say, and what is written below their fields."""
 
 import jsonschema
+import msgspec
 import pytest
 
-from responses_ws.protocol import object_shapes, request
+from responses_ws.protocol import client_events, object_shapes, request
 from responses_ws.protocol.shapes import OneOf
 from responses_ws.transports.schema.components import catalogue, components, field_texts, references
+from responses_ws.transports.schema.examples import EXAMPLES
+from tests.described import check
 
 
 def test_a_schema_brings_all_it_refers_to() -> None:
@@ -38,6 +41,17 @@ def test_texts_are_inherited_until_they_are_written_anew() -> None:
 
     assert texts["param"] == "The field of the request, as ``input[3].role``."
     assert texts["code"] == "For programs; see the protocol reference."
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_an_example_fits_its_schema_and_is_understood(name: str) -> None:
+    example = EXAMPLES[name]
+
+    check(name, example)
+    if "type" in example:
+        assert type(client_events.decode_frame(msgspec.json.encode(example))).__name__ == name
+    else:
+        request.check_request(request.decode_request(msgspec.json.encode(example)), max_tools=10)
 
 
 def test_null_and_limits_are_kept() -> None:
