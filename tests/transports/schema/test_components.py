@@ -51,7 +51,7 @@ def test_an_example_fits_its_schema_and_is_understood(name: str) -> None:
     if "type" in example:
         assert type(client_events.decode_frame(msgspec.json.encode(example))).__name__ == name
     else:
-        request.check_request(request.decode_request(msgspec.json.encode(example)), max_tools=10)
+        assert type(request.decode_request(msgspec.json.encode(example))).__name__ == name
 
 
 def test_null_and_limits_are_kept() -> None:

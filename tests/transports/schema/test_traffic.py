@@ -29,6 +29,12 @@ TURNS = [
     pytest.param({"input": "Hello"}, "response.completed", id="text"),
     pytest.param({"input": "Hello", "stream_id": "main"}, "response.completed", id="a named lane"),
     pytest.param({"input": "!reason 4 Hello"}, "response.completed", id="reasoning"),
+    pytest.param({"input": "!reason 4 Hello", "reasoning": {"summary": "auto"}}, "response.completed", id="summary"),
+    pytest.param(
+        {"input": "!reason 4 Hello", "reasoning": {"summary": "concise"}, "include": ["reasoning.encrypted_content"]},
+        "response.completed",
+        id="sealed reasoning",
+    ),
     pytest.param({"input": "!refuse"}, "response.completed", id="refusal"),
     pytest.param({"input": CALL, "tools": TOOLS}, "response.completed", id="a call"),
     pytest.param({"input": f"{CALL} {CALL}", "tools": TOOLS}, "response.completed", id="two calls"),
