@@ -10,6 +10,7 @@ JsonObject = dict[str, Any]
 
 ItemId = Annotated[str, Meta(max_length=128, pattern=r"^[^\0]*$")]
 DataUrl = Annotated[str, Meta(pattern="^data:")]
+ImageUrl = Annotated[str, Meta(pattern="^data:image/(png|jpeg|jpg|gif|webp);base64,.")]
 InputParts = list[Annotated[JsonObject, shape("InputPart")]]
 
 
@@ -20,9 +21,9 @@ class InputText(Struct, kw_only=True, tag_field="type", tag="input_text"):
 
 
 class InputImage(Struct, kw_only=True, tag_field="type", tag="input_image"):
-    """An image, as a data URL."""
+    """An image, as a data URL: PNG, JPEG, GIF or WebP."""
 
-    image_url: DataUrl | None = None
+    image_url: ImageUrl
     detail: str | None = None
     """``low``, ``high`` or ``auto``."""
 

@@ -166,7 +166,7 @@ function content(described) {
 }
 
 function operation(openapi, path, name, described) {
-  const base = openapi.servers[0].url;
+  const base = openapi.servers[0].url.replace(/\/$/, "");
   const listed = [...(openapi.paths[path].parameters ?? []), ...(described.parameters ?? [])];
   const given = described.requestBody?.content["application/json"].schema;
   const refusals = Object.entries(described.responses).filter(([status]) => status !== "200");
@@ -190,8 +190,9 @@ function handshake(asyncapi) {
   const { servers, channels } = asyncapi;
   const [server] = Object.values(servers);
   const [channel] = Object.values(channels);
+  const path = server.pathname.replace(/\/$/, "") + channel.address;
   return section("handshake",
-    signature("ws", channel.address), make("p", {}, code(`${server.protocol}://${server.host}${channel.address}`)),
+    signature("ws", path), make("p", {}, code(`${server.protocol}://${server.host}${path}`)),
     prose(asyncapi.info.description), make("h4", {}, "Headers of the handshake"), fields(channel.bindings.ws.headers));
 }
 

@@ -29,8 +29,11 @@ _HANDSHAKE = {
 }
 
 
-def asyncapi(*, host: str = "127.0.0.1:8000", secure: bool = False) -> dict[str, Any]:
-    """The document. ``host`` may have a port; ``secure``: the socket's scheme is ``wss``."""
+def asyncapi(*, host: str = "127.0.0.1:8000", base: str = "/v1", secure: bool = False) -> dict[str, Any]:
+    """The document. ``host`` may have a port; ``base`` is the path that the API is mounted at.
+
+    ``secure``: the socket's scheme is ``wss``.
+    """
     said, heard = events.server(), events.client()
     return {
         "asyncapi": "3.0.0",
@@ -39,13 +42,14 @@ def asyncapi(*, host: str = "127.0.0.1:8000", secure: bool = False) -> dict[str,
         "servers": {
             "this": {
                 "host": host,
+                "pathname": base or "/",
                 "protocol": "wss" if secure else "ws",
                 "security": [{"$ref": "#/components/securitySchemes/key"}],
             }
         },
         "channels": {
             "responses": {
-                "address": "/v1/responses",
+                "address": "/responses",
                 "title": "Responses",
                 "description": "One socket.",
                 "messages": {type_of(event): {"$ref": _message_place(event)} for event in [*heard, *said]},

@@ -43,7 +43,7 @@ def openapi(*, base: str = "/v1") -> dict[str, Any]:
     return {
         "openapi": "3.1.1",
         "info": {"title": "Responses API", "version": responses_ws.__version__, "description": ABOUT},
-        "servers": [{"url": base}],
+        "servers": [{"url": base or "/"}],
         "security": [{"key": []}],
         "tags": [{"name": name} for name in dict.fromkeys(operation.tag for operation in OPERATIONS)],
         "paths": paths,

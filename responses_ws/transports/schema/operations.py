@@ -15,6 +15,7 @@ from responses_ws.protocol.errors import (
     Overloaded,
     PayloadTooLarge,
     RateLimited,
+    UnsupportedEncoding,
 )
 from responses_ws.protocol.object_shapes import (
     DeletedResponse,
@@ -61,7 +62,15 @@ OPERATIONS = (
         body=Request,
         answer=Response,
         streams=True,
-        errors=(InvalidRequest, NotFound, Conflict, PayloadTooLarge, RateLimited, Overloaded),
+        errors=(
+            InvalidRequest,
+            NotFound,
+            Conflict,
+            PayloadTooLarge,
+            UnsupportedEncoding,
+            RateLimited,
+            Overloaded,
+        ),
     ),
     Operation(
         url="response",

@@ -29,14 +29,19 @@ class OpenApiView(DocumentView):
     """``GET /v1/openapi.json``."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return json_response(openapi(base=request.path.rpartition("/")[0]))
+        return json_response(openapi(base=_base(request)))
 
 
 class AsyncApiView(DocumentView):
     """``GET /v1/asyncapi.json``."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return json_response(asyncapi(host=request.get_host(), secure=request.is_secure()))
+        return json_response(asyncapi(host=request.get_host(), base=_base(request), secure=request.is_secure()))
+
+
+def _base(request: HttpRequest) -> str:
+    """Where the API is mounted: beside this document."""
+    return request.path.rpartition("/")[0]
 
 
 class DocsView(DocumentView):

@@ -33,14 +33,14 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_the_root_is_what_the_specification_asks_for() -> None:
-    document = asyncapi(host="api.example.com", secure=True)
+    document = asyncapi(host="api.example.com", base="/llm/v1", secure=True)
 
     assert document["asyncapi"] == "3.0.0"
     assert document["info"].keys() >= {"title", "version"}
     (server,) = document["servers"].values()
-    assert (server["host"], server["protocol"]) == ("api.example.com", "wss")
+    assert (server["host"], server["pathname"], server["protocol"]) == ("api.example.com", "/llm/v1", "wss")
     (channel,) = document["channels"].values()
-    assert channel["address"] == "/v1/responses"
+    assert channel["address"] == "/responses"
     for operation in document["operations"].values():
         assert operation["action"] in ("send", "receive")
         # An operation's messages are some of its channel's.
