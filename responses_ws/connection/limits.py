@@ -37,6 +37,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_seconds: float = 25.0
     """Silence after which ``response.in_progress`` is repeated. Codex gives up after 300 s without an event, other
     clients and proxies sooner; pings do not count."""
+    ping_seconds: float = 20.0
+    """Between two WebSocket pings of `responses_ws_serve`. Below the minute after which proxies and routers forget a
+    silent connection."""
+    pong_seconds: float = 120.0
+    """How long a client may take to answer one. An agent that is busy with a tool may not read for a while."""
+    http_keep_alive_seconds: float = 120.0
+    """How long `responses_ws_serve` keeps an idle HTTP connection: a tool call between two turns takes time."""
     append_seconds: float = 900.0
     """How long a response of the one-long-response mode waits for the outputs it asked for."""
     background_turns: int = 256

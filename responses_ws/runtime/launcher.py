@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 STARTUP_FAILURE = 3
 # After the drain: what is left gets this long to take its close frame and be gone.
 CLOSE_SECONDS = 5
+# Before that: peers that read answer our Close within a round trip.
+HANDSHAKE_SECONDS = 2
 RESTART_SECONDS = 1.0
 
 
@@ -42,18 +44,18 @@ def server_config(application: Any, *, log_level: str = "info") -> uvicorn.Confi
     ``application``: an ASGI application, or its ``module:attribute``.
     """
     logging.getLogger("uvicorn.error").addFilter(_without_client_faults)
+    limits = app_settings.limits
     return uvicorn.Config(
         application,
         ws="websockets-sansio",
         # Compression would cost a third more CPU a frame, and memory per socket.
         ws_per_message_deflate=False,
         # Above our own limit, so that a frame over it is answered by an error and not by 1009.
-        ws_max_size=2 * app_settings.limits.max_frame_bytes,
-        ws_ping_interval=20,
-        # An agent that is busy with a tool may not read for a while. At uvicorn's 20 s healthy clients were dropped.
-        ws_ping_timeout=120,
-        # A tool call between two turns often takes longer than uvicorn's 5 s.
-        timeout_keep_alive=120,
+        ws_max_size=2 * limits.max_frame_bytes,
+        ws_ping_interval=limits.ping_seconds,
+        # At uvicorn's 20 s healthy clients were dropped.
+        ws_ping_timeout=limits.pong_seconds,
+        timeout_keep_alive=limits.http_keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=CLOSE_SECONDS,
         access_log=False,
         log_config=None,
@@ -100,7 +102,7 @@ class Server(uvicorn.Server):
         self.close_sockets()
         # Our turns' tasks see to the Close frames; then the peers answer them.
         await asyncio.sleep(0)
-        await self.wait_while(self.shakes_hands, CLOSE_SECONDS)
+        await self.wait_while(self.shakes_hands, HANDSHAKE_SECONDS)
         await super().shutdown(sockets)
 
     async def wait_while(self, condition: Callable[[], bool], seconds: float) -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 from django.core.management import get_commands
 
+from responses_ws.connection.limits import Limits
 from responses_ws.protocol import errors
 
 from .pages import DOCS, ROOT
@@ -26,6 +27,15 @@ def test_every_command_is_listed() -> None:
     page = (DOCS / "reference" / "commands.md").read_text()
 
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == ours
+
+
+def test_every_time_is_in_the_table_of_times() -> None:
+    page = (DOCS / "howto" / "production.md").read_text()
+    table = page[page.index("## Times") : page.index("## Sizes")]
+
+    times = [name for name in Limits.__struct_fields__ if name.endswith("_seconds")]
+
+    assert {name for name in times if f'["{name}"]' not in table} == set()
 
 
 @pytest.mark.parametrize("room", ["protocol", "connection", "serving", "transports"])

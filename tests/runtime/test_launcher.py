@@ -125,6 +125,27 @@ async def test_a_peer_that_takes_its_time_still_gets_a_whole_close_handshake() -
     assert (closed.value.rcvd.code, closed.value.sent.code) == (1012, 1012)
 
 
+async def test_peers_are_pinged_and_those_that_do_not_answer_are_dropped(settings: Any) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"ping_seconds": 0.05, "pong_seconds": 0.3}}
+    async with (
+        served(Work()) as (server, url, _task),
+        websockets.connect(url, ping_interval=None) as alive,
+        websockets.connect(url, ping_interval=None) as deaf,
+    ):
+        deaf.transport.pause_reading()
+        async with asyncio.timeout(DEADLINE):
+            while len(server.server_state.connections) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await alive.send("still here")
+        answer = await alive.recv()
+        deaf.transport.resume_reading()
+        with pytest.raises(ConnectionClosed) as closed:
+            await deaf.recv()
+
+    assert answer == "still here"
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1011
+
+
 async def test_nobody_is_let_in_during_the_drain() -> None:
     work = Work()
     work.is_running = True

@@ -10,6 +10,7 @@ from django.core.management import BaseCommand, CommandError
 from responses_ws.management.asgi import asgi_path
 from responses_ws.runtime.launcher import (
     CLOSE_SECONDS,
+    HANDSHAKE_SECONDS,
     Supervisor,
     exit_with_parent,
     listen,
@@ -30,7 +31,7 @@ class Command(BaseCommand):
             "--drain-seconds",
             type=float,
             default=600.0,
-            help="How long running turns may take after SIGTERM. The container's stop grace is 10 s more.",
+            help="How long running turns may take after SIGTERM. The container's stop grace is 20 s more.",
         )
         # How a supervisor hands its socket, and the news of its own death, to a worker.
         parser.add_argument("--fd", type=int, help="Serve on this listening socket instead of --host and --port.")
@@ -58,7 +59,7 @@ class Command(BaseCommand):
                 serve(listener, server_config(application), drain_seconds=options["drain_seconds"])
                 return
             command = [*own_command("responses_ws_serve"), "--drain-seconds", str(options["drain_seconds"])]
-            grace = options["drain_seconds"] + CLOSE_SECONDS + 10
+            grace = options["drain_seconds"] + HANDSHAKE_SECONDS + CLOSE_SECONDS + 10
             code = Supervisor(command, listener, workers=options["workers"], grace_seconds=grace).run()
         if code:
             raise CommandError("A worker could not start; its message is above.", returncode=code)
