@@ -24,7 +24,7 @@ class Settings:
     MODELS: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Models by the name clients use: ``{"my-model": {"ENGINE": "main", "UPSTREAM": "Qwen/Qwen3-8B"}}``. ``UPSTREAM``
     (default: the same name) is the engine's own name for it; ``CONTEXT``, if given, how many tokens it can read and
-    write, for ``truncation``. The entry ``"*": {"ENGINE": "main"}`` serves whatever that
+    write, for ``truncation`` and ``context_management``. The entry ``"*": {"ENGINE": "main"}`` serves whatever that
     engine lists, under the engine's names."""
     AUTHENTICATOR: str = "responses_ws.transports.authentication.ApiKeyAuthenticator"
     """Dotted path of the class that turns an ``Authorization`` header into a principal. Write your own to use the

@@ -10,6 +10,7 @@ app_name = "responses_ws"
 urlpatterns = [
     # Some clients put `codex/` between their base URL and the path.
     re_path(r"^(?:codex/)?responses/?$", views.ResponsesView.as_view(), name="responses"),
+    re_path(r"^(?:codex/)?responses/compact/?$", views.CompactView.as_view(), name="compact"),
     re_path(r"^responses/(?P<response_id>[^/]+)/?$", views.ResponseView.as_view(), name="response"),
     re_path(r"^responses/(?P<response_id>[^/]+)/input_items/?$", views.InputItemsView.as_view(), name="input_items"),
     re_path(r"^responses/(?P<response_id>[^/]+)/cancel/?$", views.CancelView.as_view(), name="cancel"),

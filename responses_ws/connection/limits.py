@@ -32,6 +32,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """One file, decoded."""
     max_schema_bytes: int = 128 * 1024
     """The JSON schema of ``text.format``. OpenAI allows about 120,000 characters of names and values in one."""
+    summary_tokens: int = 4096
+    """What a model may write, its reasoning included, when a context is compacted."""
     created_seconds: float = 0.05
     """``response.created`` goes out after this, even if the engine has not accepted the call yet."""
     keep_alive_seconds: float = 25.0

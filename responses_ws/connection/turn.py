@@ -79,6 +79,9 @@ class Turn:
         self._output: dict[int, Item] = {}
         self._kept: dict[int, Item] = {}
         """Output items that hold more than the client is sent."""
+        self._compaction: tuple[int, Item] | None = None
+        """The output index and the item of a compaction that is being made."""
+        self._summary: list[str] = []
         self._seal = seal
         self._reasoning_form: Form = form_of(request, shows_raw=shows_raw_reasoning)
         self._is_summarised = request.reasoning_summary is not None
@@ -168,6 +171,44 @@ class Turn:
         self.past_usage = self.past_usage.plus(usage)
         self.output_tokens = self.reasoning_tokens = 0
         self.started = self.finished = None
+        return frames
+
+    def begin_compaction(self, *, samples: bool) -> list[str]:
+        """A compaction item is being made; ``samples``: the model is asked for a summary."""
+        frames: list[str] = []
+        item: Item = {"id": self._new_id("cmp"), "type": "compaction", "encrypted_content": ""}
+        index = self._add_item(item, frames)
+        self._compaction, self._summary = (index, item), []
+        if samples:
+            place = {"item_id": item["id"], "output_index": index}
+            frames.append(self._encode(events.ResponseCompactionCompacting, **place))
+        return frames
+
+    def hear_summary(self, delta: Delta) -> list[str]:
+        """`feed` for the sampling step that makes a summary: counts, remembers the text, tells nothing."""
+        if isinstance(delta, TextDelta):
+            self._summary.append(delta.text)
+        elif isinstance(delta, ReasoningDelta):
+            self.reasoning_tokens += delta.tokens
+        elif isinstance(delta, Started):
+            self.started = delta
+        elif isinstance(delta, Finished):
+            self.finished = delta
+        if isinstance(delta, TextDelta | ReasoningDelta | RefusalDelta | CallArguments):
+            self.output_tokens += delta.tokens
+        return []
+
+    @property
+    def summary(self) -> str:
+        """What the model has written of it."""
+        return "".join(self._summary).strip()
+
+    def end_compaction(self, encrypted_content: str) -> list[str]:
+        """The item is whole."""
+        assert self._compaction is not None, "a compaction ends after it has begun"
+        (index, item), self._compaction = self._compaction, None
+        frames: list[str] = []
+        self._finish_item(index, {**item, "encrypted_content": encrypted_content}, frames)
         return frames
 
     def append(self, items: Sequence[Item]) -> None:

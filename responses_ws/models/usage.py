@@ -121,6 +121,7 @@ class UsageRecord(models.Model):
         WEBSOCKET = "websocket", "WebSocket"
         SSE = "sse", "SSE"
         HTTP = "http", "HTTP"
+        COMPACT = "compact", "compaction"
 
     response_id = models.CharField(max_length=128, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="usage")

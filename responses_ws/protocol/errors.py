@@ -170,6 +170,13 @@ def response_error(error: ApiError) -> dict[str, Any]:
     return {"code": code, "message": error.message}
 
 
+def failure_of(error: dict[str, Any]) -> ApiError:
+    """The other way round: what went wrong, given the ``error`` of a failed Response."""
+    kinds = {"rate_limit_exceeded": RateLimited, "invalid_prompt": InvalidRequest}
+    kind = kinds.get(error["code"], ServerError)
+    return kind(error["message"], code=error["code"])
+
+
 def websocket_error(error: ApiError, *, stream_id: str | None = None, sequence_number: int = 0) -> str:
     """One ``error`` frame.
 

@@ -137,9 +137,23 @@ class InputReasoning(Struct, kw_only=True, tag_field="type", tag="reasoning"):
     status: str | None = None
 
 
+class InputCompaction(Struct, kw_only=True, tag_field="type", tag="compaction"):
+    """A context that was compacted before: it takes the place of what stands before it."""
+
+    encrypted_content: str
+    """As it came. Refused where it does not open."""
+    id: ItemId | None = None
+
+
+class CompactionTrigger(Struct, kw_only=True, tag_field="type", tag="compaction_trigger"):
+    """Compact the context, and answer with nothing else. The last item of an input."""
+
+    id: ItemId | None = None
+
+
 _KNOWN_ITEMS = [
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
-    "item_reference",
+    *("compaction", "compaction_trigger", "item_reference"),
 ]
 
 
@@ -154,7 +168,7 @@ InputItem = OneOf(
     "A unit of context, as clients send it. Items survive whole, with fields that we do not know.",
     InputMessage,
     *(InputFunctionCall, InputFunctionCallOutput, InputCustomToolCall, InputCustomToolCallOutput),
-    *(InputReasoning, OtherItem),
+    *(InputReasoning, InputCompaction, CompactionTrigger, OtherItem),
 )
 
 
@@ -263,9 +277,19 @@ class OutputCustomToolCall(Struct, kw_only=True, tag_field="type", tag="custom_t
     status: ItemStatus
 
 
+class OutputCompaction(Struct, kw_only=True, tag_field="type", tag="compaction"):
+    """A compacted context: send it back in place of all that came before it."""
+
+    id: str
+    encrypted_content: str
+    """Sealed. Empty while it is being made."""
+
+
+CompactedItem = OneOf("What is left of a context that was compacted.", UserMessage, OutputCompaction)
+
 OutputItem = OneOf(
     "A unit of context, as a model made it. Send it back as it is.",
-    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall),
+    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall, OutputCompaction),
 )
 
 AppendedItem = OneOf(

@@ -18,6 +18,7 @@ _REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
     "function_call_output": (("call_id", str), ("output", (str, list))),
     "custom_tool_call": (("call_id", str), ("name", str), ("input", str)),
     "custom_tool_call_output": (("call_id", str), ("output", (str, list))),
+    "compaction": (("encrypted_content", str),),
 }
 # Of these types we read the parts; the parts of others are none of our business.
 _WITH_PARTS = {
@@ -33,6 +34,7 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
+    "compaction": "cmp",
 }
 
 
@@ -51,7 +53,11 @@ def input_items(given: str | Sequence[Item] | None, new_id: NewId, *, max_items:
         return [{"type": "message", "role": "user", "content": content, "id": new_id("msg")}]
     if len(given) > max_items:
         raise InvalidRequest(f"Too many input items: {len(given)}, at most {max_items} are allowed.", param="input")
-    return [_checked(item, f"input[{index}]", new_id) for index, item in enumerate(given)]
+    items = [_checked(item, f"input[{index}]", new_id) for index, item in enumerate(given)]
+    for index, item in enumerate(items[:-1]):
+        if item.get("type") == "compaction_trigger":
+            raise InvalidRequest("A compaction trigger has to be the last input item.", param=f"input[{index}]")
+    return items
 
 
 def _checked(item: Item, where: str, new_id: NewId) -> Item:

@@ -107,6 +107,18 @@ class Response(Struct, kw_only=True):
     metadata: dict[str, str]
 
 
+class CompactedResponse(Struct, kw_only=True):
+    """A context made short: the whole input of a conversation that goes on from there."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: UnixSeconds
+    output: list[Annotated[JsonObject, shape("CompactedItem")]]
+    """The messages of the user, then one compaction item."""
+    usage: ResponseUsage
+    """Of the model's summary; zero where none was needed."""
+
+
 class DeletedResponse(Struct, kw_only=True):
     """That a response, and what was continued from it, is gone."""
 

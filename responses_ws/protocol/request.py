@@ -24,6 +24,13 @@ _Metadata = Annotated[
 ]
 
 
+class ContextManagement(msgspec.Struct, kw_only=True, tag_field="type", tag="compaction"):
+    """Compact the context before the model goes on, if it has become too long."""
+
+    compact_threshold: Annotated[float, Meta(ge=1)] | None = None
+    """In tokens, as far as they can be estimated. Without it: four fifths of what the model can take, where known."""
+
+
 class Request(msgspec.Struct, kw_only=True):
     """What a client asks for. Every field may be null; fields that we do not know are ignored.
 
@@ -60,6 +67,8 @@ class Request(msgspec.Struct, kw_only=True):
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    context_management: list[Annotated[JsonObject, shape("ContextManagement")]] | None = None
+    """``[{type: "compaction", compact_threshold?}]``: compact the context before it gets too long."""
     metadata: _Metadata | None = None
     """Given back with the response."""
     service_tier: str | None = None
@@ -189,6 +198,7 @@ def check_request(request: Request, *, max_tools: int, max_schema_bytes: int, is
     _check_optional(reasoning, "effort", "reasoning", str)
     for field in ("summary", "generate_summary"):
         _check_choice(reasoning, field, "reasoning", ("auto", "concise", "detailed"))
+    _check_context_management(request.context_management or ())
 
 
 def _missing(param: str) -> InvalidRequest:
@@ -297,6 +307,19 @@ def _check_tool_choice(choice: str | JsonObject | None, names: set[str]) -> None
                     f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place
                 )
             _check_required(tool, "type", place, str)
+
+
+def _check_context_management(entries: Sequence[JsonObject]) -> None:
+    for index, entry in enumerate(entries):
+        where = f"context_management[{index}]"
+        _check_required(entry, "type", where, str)
+        _check_choice(entry, "type", where, ("compaction",))
+        threshold = entry.get("compact_threshold")
+        if threshold is not None and (type(threshold) not in (int, float) or threshold < 1):
+            raise InvalidRequest(
+                f"Invalid value: {str(threshold)[:100]!r}. Expected a number of tokens, 1 or more.",
+                param=f"{where}.compact_threshold",
+            )
 
 
 def _check_format(text_format: Any, max_schema_bytes: int) -> None:

@@ -174,6 +174,10 @@ class ReasoningSummaryTextDone(WithinSummary, tag="response.reasoning_summary_te
     text: str
 
 
+class ResponseCompactionCompacting(WithinItem, tag="response.compaction.compacting"):
+    """The model is asked for a summary; of that the client sees nothing."""
+
+
 class FunctionCallArgumentsDelta(WithinItem, tag="response.function_call_arguments.delta"):
     """A piece of a call's arguments."""
 

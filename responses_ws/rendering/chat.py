@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from responses_ws.connection.log import SharedLog
+from responses_ws.protocol.compaction import INTRODUCTION, SUMMARY
 
 from .tools import flat_name
 
@@ -143,6 +144,10 @@ def messages_from(items: Sequence[dict[str, Any]], takes: Collection[Medium] = M
                 assistant = {"role": "assistant", "content": None}
                 messages.append(assistant)
             assistant.setdefault("tool_calls", []).append(_call(item, custom=kind == "custom_tool_call"))
+        elif kind == SUMMARY:
+            # Content like any other, whatever it says: never with the authority of a system message.
+            assistant = None
+            messages.append({"role": "user", "content": f"{INTRODUCTION}\n\n{item['text']}"})
     if media:
         messages.append({"role": "user", "content": media})
     return messages

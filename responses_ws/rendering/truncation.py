@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from responses_ws.protocol.compaction import SUMMARY
+
 from .chat import ChatPrompt, Medium
 
 Item = dict[str, Any]
@@ -36,6 +38,9 @@ def without_oldest(items: Sequence[Item], *, most_tokens: int, takes: frozenset[
 
 
 def _stays(item: Item) -> bool:
+    if item.get("type") == SUMMARY:
+        # What was left out before is in there.
+        return True
     return (item.get("type") or "message") == "message" and item.get("role") in ("system", "developer")
 
 

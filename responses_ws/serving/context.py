@@ -10,6 +10,14 @@ from responses_ws.connection.chain import CONTINUABLE, Chains, Link
 from responses_ws.connection.log import SharedLog
 from responses_ws.engines.base import ChatRequest
 from responses_ws.engines.registry import Route, registry
+from responses_ws.protocol.compaction import (
+    COMPACTION,
+    INSTRUCTION,
+    asks_compaction,
+    can_be_folded,
+    in_place,
+    threshold_of,
+)
 from responses_ws.protocol.depth import check_depth
 from responses_ws.protocol.errors import InvalidRequest, PreviousResponseNotFound
 from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, require_outputs
@@ -56,6 +64,9 @@ class Asked(msgspec.Struct, kw_only=True):
     @property
     def previous_response_id(self) -> str | None:
         return self.request.previous_response_id
+
+
+_SHORT_BYTES = 8192  # about 2,000 tokens: a good summary of something longer is as long
 
 
 class Context(msgspec.Struct, kw_only=True):
@@ -127,7 +138,8 @@ class Context(msgspec.Struct, kw_only=True):
         needed = self.estimated_input_tokens()
         if request.truncation == "auto":
             room = limit - min(request.max_output_tokens or 0, limit // 2)
-            return self if needed <= room else self.shortened(room)
+            # A context that is to be compacted loses nothing yet.
+            return self if needed <= room or self.is_too_long() else self.shortened(room)
         # Only what is too long at eight bytes a token, too, is certainly so; of the rest the engine knows more.
         if needed // 2 > limit:
             raise _too_long(needed, limit)
@@ -138,7 +150,7 @@ class Context(msgspec.Struct, kw_only=True):
         needed = self.estimated_input_tokens()
         room = most_tokens - (needed - self.prompt.estimated_tokens)
         takes = self.prompt.takes
-        items = opened_context(list(self.items), project_id=self.asked.principal.project_id)
+        items = self.shown_items()
         kept = without_oldest(items, most_tokens=room, takes=takes)
         if kept is None:
             raise _too_long(needed, most_tokens)
@@ -148,6 +160,46 @@ class Context(msgspec.Struct, kw_only=True):
     def grown(self, items: Sequence[Item]) -> "Context":
         """The context of the next sampling step in the same response."""
         return msgspec.structs.replace(self, items=self.items.extended(items), prompt=self._prompt_with(items))
+
+    @property
+    def asks_compaction(self) -> bool:
+        """The input ends with a compaction trigger, and nothing has come after it."""
+        return len(self.items) == self.input_end and asks_compaction(self.new_items)
+
+    def is_short(self) -> bool:
+        """Whether a summary would hardly be any shorter than the context itself."""
+        return self.prompt.byte_length <= _SHORT_BYTES
+
+    def is_too_long(self) -> bool:
+        """Whether the client wants this context compacted before the model goes on."""
+        threshold = threshold_of(self.asked.request.context_management, self.route.context_tokens)
+        return threshold is not None and self.estimated_input_tokens() > threshold and can_be_folded(self.shown_items())
+
+    def shown_items(self) -> list[Item]:
+        """The whole context as it counts, seals opened. Costs its length."""
+        return in_place(opened_context(list(self.items), project_id=self.asked.principal.project_id))
+
+    def summary_request(self, response_id: str) -> ChatRequest:
+        """The engine call that makes a summary: the same prompt as ever, so that caches hold, and one word more."""
+        offer = self.offer()
+        request = self.chat_request(response_id, offer, max_output_tokens=app_settings.limits.summary_tokens)
+        asked = {"type": "message", "role": "user", "content": INSTRUCTION}
+        return msgspec.structs.replace(
+            request,
+            prompt=self.prompt.extended([asked]).with_instructions(self.asked.request.instructions),
+            tool_choice=None if offer.encoded is None else "none",
+            response_format=None,
+        )
+
+    def compacted(self, item: Item) -> "Context":
+        """Behind a compaction item: the prompt is made anew from it, once.
+
+        Raises:
+            InvalidRequest: it is too long still.
+        """
+        longer = msgspec.structs.replace(self, items=self.items.extended([item]))
+        prompt = ChatPrompt(takes=self.prompt.takes).extended(longer.shown_items())
+        return msgspec.structs.replace(longer, prompt=prompt).fitted()
 
     def _prompt_with(self, items: Sequence[Item]) -> ChatPrompt:
         return self.prompt.extended(opened_context(items, project_id=self.asked.principal.project_id))
@@ -165,7 +217,9 @@ class Context(msgspec.Struct, kw_only=True):
             prompt=prompt,
             tools=self.tools,
             route=self.route,
-            size=3 * prompt.byte_length + 4 * len(self.tools.encoded or b""),
+            # Of a compacted chain the items are still there.
+            size=max(3 * prompt.byte_length, self.parent.size if self.parent else 0)
+            + 4 * len(self.tools.encoded or b""),
             place=place,
         )
 
@@ -199,7 +253,12 @@ async def open_context(asked: Asked) -> Context:
         shown = _behind_outputs(shown, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
     items = (parent.items if parent else SharedLog[Item]()).extended(new_items)
-    past_prompt = _past_prompt(parent, route, asked)
+    if any(item.get("type") == COMPACTION for item in shown):
+        # Whatever the parent's prompt says, most of it counts no more.
+        past = opened_context(list(parent.items), project_id=asked.principal.project_id) if parent else []
+        past_prompt, shown = ChatPrompt(takes=route.engine.capabilities.media), in_place([*past, *shown])
+    else:
+        past_prompt = _past_prompt(parent, route, asked)
     if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
         tools = parent.tools
         # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
@@ -237,7 +296,8 @@ def _past_prompt(parent: Link | None, route: Route, asked: Asked) -> ChatPrompt:
     prompt: ChatPrompt = parent.prompt
     if prompt.takes == takes and (prompt.is_whole or asked.request.truncation == "auto"):
         return prompt
-    return ChatPrompt(takes=takes).extended(opened_context(list(parent.items), project_id=asked.principal.project_id))
+    past = opened_context(list(parent.items), project_id=asked.principal.project_id)
+    return ChatPrompt(takes=takes).extended(in_place(past))
 
 
 def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:
@@ -277,9 +337,8 @@ async def _link_from(stored: StoredChain, project_id: int) -> Link:
     """A link made anew from what was stored: its whole context is rendered."""
     output = stored.items[stored.input_end :]
     route = await registry.resolve(stored.response["model"])
-    prompt = ChatPrompt(takes=route.engine.capabilities.media).extended(
-        opened_context(stored.items, project_id=project_id)
-    )
+    shown = in_place(opened_context(stored.items, project_id=project_id))
+    prompt = ChatPrompt(takes=route.engine.capabilities.media).extended(shown)
     return Link(
         response_id=stored.response["id"],
         project_id=project_id,

@@ -1,12 +1,16 @@
-"""Items that clients carry for us: reasoning, sealed and opened again."""
+"""Items that clients carry for us: reasoning and compacted contexts, sealed and opened again."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
+from responses_ws.protocol.compaction import COMPACTION
 from responses_ws.protocol.errors import InvalidEncryptedContent
 from responses_ws.protocol.items import Item
 from responses_ws.runtime.sealing import seal, unseal
+
+T = TypeVar("T")
 
 _REASONING = "reasoning"
 
@@ -23,8 +27,13 @@ def seal_reasoning(text: str, *, project_id: int, model: str) -> str:
     return seal(msgspec.json.encode(_Reasoning(model, text)), purpose=_REASONING, project_id=project_id)
 
 
+def seal_context(items: Sequence[Item], *, project_id: int) -> str:
+    """A compacted context as ``encrypted_content``: for any model, since a conversation may change it."""
+    return seal(msgspec.json.encode(items), purpose=COMPACTION, project_id=project_id)
+
+
 def opened_input(items: Sequence[Item], *, project_id: int, model: str) -> list[Item]:
-    """A request's input as ``model`` is to see it.
+    """A request's input with its seals opened, as ``model`` is to see it; compactions as ``{type, items}``.
 
     Raises:
         InvalidEncryptedContent: ``param`` names the place.
@@ -41,15 +50,28 @@ def opened_context(items: Sequence[Item], *, project_id: int) -> list[Item]:
     return [_opened(item, project_id, None, "previous_response_id") for item in items]
 
 
+def opened_compaction(item: Item, *, project_id: int) -> list[Item]:
+    """The context in a compaction item of our own making."""
+    items: list[Item] = _opened(item, project_id, None, "input")["items"]
+    return items
+
+
 def _opened(item: Item, project_id: int, model: str | None, param: str) -> Item:
-    sealed = item.get("encrypted_content")
-    if item.get("type") != "reasoning" or not sealed:
+    kind, sealed = item.get("type"), item.get("encrypted_content")
+    if kind == COMPACTION:
+        assert sealed is not None, "input_items has seen to it"
+        return {"type": COMPACTION, "items": _unsealed(sealed, kind, list[Item], project_id, model, param)}
+    if kind != _REASONING or not sealed:
         return item
-    content = unseal(sealed, purpose=_REASONING, project_id=project_id, param=param, may_be_old=model is None)
-    try:
-        reasoning = msgspec.json.decode(content, type=_Reasoning)
-    except msgspec.DecodeError as exc:
-        raise InvalidEncryptedContent(param) from exc
+    reasoning = _unsealed(sealed, kind, _Reasoning, project_id, model, param)
     if model is not None and reasoning.model != model:
         return item
     return {**item, "content": [{"type": "reasoning_text", "text": reasoning.text}]}
+
+
+def _unsealed(sealed: str, purpose: str, kind: type[T], project_id: int, model: str | None, param: str) -> T:
+    content = unseal(sealed, purpose=purpose, project_id=project_id, param=param, may_be_old=model is None)
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as exc:
+        raise InvalidEncryptedContent(param) from exc

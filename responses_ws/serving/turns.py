@@ -17,6 +17,7 @@ from responses_ws.connection.guard import Guard
 from responses_ws.connection.state import unheard_steer
 from responses_ws.connection.turn import CANCELLED, Turn
 from responses_ws.engines.base import EngineError
+from responses_ws.protocol.compaction import compacted
 from responses_ws.protocol.errors import (
     ApiError,
     EngineFault,
@@ -46,7 +47,7 @@ from .context import Asked, Context, open_context
 from .mailbox import Mailbox
 from .recording import Record, Stored
 from .sampling import SamplingStep, Sign, Word
-from .sealed import seal_reasoning
+from .sealed import seal_context, seal_reasoning
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,10 @@ class Run:
         """The engine call that runs or has just run; None while the response waits for outputs."""
         self._step_start = 0
         """How many output items were there when the sampling step began."""
+        self._is_summarising = False
+        """This sampling step makes a summary of the context, not an answer."""
+        self._summary_tokens = 0
+        """What summaries have cost: not the answer's, to which ``max_output_tokens`` applies."""
         self._place: Place | None = None
         """Where its input is stored, if it was queued."""
         self._is_cancelled = False
@@ -148,22 +153,41 @@ class Run:
     async def generate(self) -> Frames:
         """Sample until the model has nothing left to do for now."""
         turn, record = self._turn, self._record
-        self._sample()
+        is_sealed_whole = self._context.asks_compaction and self._context.is_short()
+        if not is_sealed_whole:
+            self._start()
         if not record.is_open:
             # The engine was called first; the record becomes durable while it works.
             record.open()
         try:
             cut_off = None
-            while True:
+            if is_sealed_whole:
+                # Nothing to ask the engine: all of the context is the answer.
+                yield [*self._begin(), *turn.begin_compaction(samples=False), *self._compact(None)]
+                turn.feed(Finished("stop"))
+            while not is_sealed_whole:
+                if self._is_summarising and turn.has_begun and not turn.is_queued:
+                    yield turn.begin_compaction(samples=True)
                 async with aclosing(self._run_step()) as events:
                     async for frames in events:
                         yield frames
                 await self._leave()
                 if turn.finished is None:
-                    if not self.steers and not self._is_cancelled:
+                    if not self._is_cancelled and (self._is_summarising or not self.steers):
                         raise EngineError("protocol", "the engine stopped without finishing")
                     cut_off = CANCELLED if self._is_cancelled else "steered"
                     break
+                if self._is_summarising:
+                    is_all = self._context.asks_compaction
+                    yield await self._end_summary()
+                    if is_all:
+                        turn.feed(Finished("stop"))
+                        break
+                    if self._is_cancelled or self.steers:
+                        cut_off = CANCELLED if self._is_cancelled else "steered"
+                        break
+                    self._sample()
+                    continue
                 if not self._awaits_outputs():
                     break
                 yield self._end_step()
@@ -177,7 +201,7 @@ class Run:
                 if tokens_left is not None and tokens_left <= 0:
                     cut_off = "max_output_tokens"
                     break
-                self._sample()
+                self._start()
             usage = self._usage()
             closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
             if closing:
@@ -233,9 +257,40 @@ class Run:
         steers, self.steers = self.steers, []
         return [self._turn.refuse_steer(steer, failed) for steer in steers]
 
+    def _start(self) -> None:
+        """Call the engine: for an answer, or first for a summary of what has become too long."""
+        self._is_summarising = self._context.asks_compaction or self._context.is_too_long()
+        self._sample()
+
+    async def _end_summary(self) -> list[str]:
+        turn = self._turn
+        if not turn.summary:
+            raise EngineError("protocol", "the engine has made no summary")
+        # The summary is an output as any other: it does not leave before the record is durable.
+        await self._record.wait_until_open()
+        usage = self._step_usage()
+        frames = turn.end_step(usage)
+        self._summary_tokens += usage.output_tokens
+        self._step = None
+        self._is_summarising = False
+        return [*frames, *self._compact(turn.summary)]
+
+    def _compact(self, summary: str | None) -> list[str]:
+        """Seal the context, and go on from there."""
+        items = compacted(self._context.shown_items(), summary)
+        frames = self._turn.end_compaction(seal_context(items, project_id=self.asked.principal.project_id))
+        self._context = self._context.compacted(self._turn.output[-1])
+        return frames
+
     def _sample(self) -> None:
         context, request = self._context, self.asked.request
         engine = context.route.engine
+        self._has_spoken = False
+        if context.left_out:
+            logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
+        if self._is_summarising:
+            self._step = SamplingStep(engine.chat(context.summary_request(self._turn.id)), self._mailbox)
+            return
         offer = context.offer()
         tokens_left = self._tokens_left()
         self._translator = CallTranslator(context.tools)
@@ -246,16 +301,13 @@ class Run:
             max_tokens=tokens_left,
         )
         self._step_start = len(self._turn.output)
-        self._has_spoken = False
-        if context.left_out:
-            logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
         asked = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
         self._step = SamplingStep(engine.chat(asked), self._mailbox)
 
     def _tokens_left(self) -> int | None:
         """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""
         limit = self.asked.request.max_output_tokens
-        return None if limit is None else limit - self._turn.past_usage.output_tokens
+        return None if limit is None else limit - (self._turn.past_usage.output_tokens - self._summary_tokens)
 
     async def _leave(self) -> None:
         if self._step is not None:
@@ -291,8 +343,11 @@ class Run:
         while True:
             word = await self._mailbox.get()
             if isinstance(word, list):
-                frames, fault = self._events_of(word)
-                self._has_spoken |= bool(frames)
+                if self._is_summarising:
+                    frames = [frame for delta in word for frame in turn.hear_summary(delta)]
+                else:
+                    frames, fault = self._events_of(word)
+                    self._has_spoken |= bool(frames)
                 if frames and record.first_token_ms is None:
                     await record.wait_until_open()
                     record.saw_first_token()
@@ -317,6 +372,8 @@ class Run:
                 yield frames
             if fault is not None:
                 raise fault
+            if self._is_summarising:
+                continue
             if self._guard.has_cut or (self.steers and turn.finished is None and not turn.is_within_call):
                 return
 
@@ -338,7 +395,8 @@ class Run:
             self.asked.began(self._turn.id)
         if self._place is not None:
             writer.submit(partial(rows.begin, self._turn.id))
-        return self._turn.begin()
+        frames = self._turn.begin()
+        return [*frames, *self._turn.begin_compaction(samples=True)] if self._is_summarising else frames
 
     def _tell_end(self) -> None:
         if self.asked.ended is not None:

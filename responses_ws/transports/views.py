@@ -10,6 +10,7 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
 from responses_ws.engines.registry import registry
+from responses_ws.protocol.compaction import decode_compact_request
 from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, NotFound
 from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import listed
@@ -17,6 +18,7 @@ from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import connections, dbpool
 from responses_ws.serving import background
 from responses_ws.serving.admission import Principal
+from responses_ws.serving.compaction import compact
 from responses_ws.stores import events, rows
 from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import redis_store
@@ -72,6 +74,18 @@ class ResponsesView(ApiView):
         if key is not None:
             return await answer_once(principal, asked, key, body)
         return await answer_turn(principal, asked)
+
+
+class CompactView(ApiView):
+    """``POST /v1/responses/compact``."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        body = read_body(request)
+        return async_to_sync(self._compact)(request, body)
+
+    async def _compact(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        principal = await _principal(request)
+        return json_response(await compact(principal, decode_compact_request(body)))
 
 
 async def _stored(principal: Principal, response_id: str) -> StoredChain:

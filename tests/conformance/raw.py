@@ -49,6 +49,12 @@ class Door:
         async with self.http() as client, client.post("/v1/responses", json={"model": model, **fields}) as answer:
             return answer.status, await answer.json()
 
+    async def compact(self, model: str | None = "scripted", **fields: Any) -> tuple[int, Event]:
+        """(status, body) of ``POST /v1/responses/compact``."""
+        body = {"model": model, **fields}
+        async with self.http() as client, client.post("/v1/responses/compact", json=body) as answer:
+            return answer.status, await answer.json()
+
     async def get(self, path: str) -> tuple[int, Event]:
         """(status, body) of ``GET /v1/responses/{path}``."""
         async with self.http() as client, client.get(f"/v1/responses/{path}") as answer:

@@ -1,7 +1,4 @@
-"""What the Open Responses specification asks of a server, as far as it is served here.
-
-Compaction is not yet.
-"""
+"""What the Open Responses specification asks of a server."""
 
 import asyncio
 import json
@@ -31,7 +28,7 @@ def check_strictly(response: dict[str, Any]) -> None:
     assert response["instructions"] is None or isinstance(response["instructions"], str)
     for item in response["output"]:
         assert item["id"]
-        if item["type"] != "reasoning":
+        if item["type"] not in ("reasoning", "compaction"):
             assert item["status"] == "completed"
         for name in OPTIONAL_BUT_NEVER_NULL.get(item["type"], ()):
             assert item.get(name, "") is not None
@@ -184,6 +181,29 @@ async def test_a_call_left_without_its_output_is_refused(door: Door, model: str)
 
     assert refused["error"]["param"] == "input"
     assert calls_in(first)[0]["call_id"] in refused["error"]["message"]
+
+
+async def test_a_compacted_context_begins_a_new_chain(door: Door, model: str) -> None:
+    history = [said("user", "Remember the word cobalt."), said("assistant", "I will."), said("user", "Good.")]
+
+    status, compaction = await door.compact(model, input=history, prompt_cache_key="a-key")
+    async with door.socket() as socket:
+        given = [*compaction["output"], said("user", "What was it?")]
+        response = check_turn(await socket.turn(model, input=given, store=False, tools=[]))
+
+    assert status == 200
+    assert compaction["object"] == "response.compaction"
+    assert [item["type"] for item in compaction["output"]] == ["message", "message", "compaction"]
+    assert isinstance(compaction["created_at"], int)
+    assert compaction["usage"]["total_tokens"] >= 0
+    check_strictly(response)
+
+
+async def test_a_compaction_needs_a_model(door: Door) -> None:
+    status, body = await door.compact(None, input="hello")
+
+    assert status == 400
+    assert body["error"]["param"] == "model"
 
 
 async def test_everything_at_once(door: Door, model: str) -> None:

@@ -301,6 +301,31 @@ def test_a_summary_that_was_cut_off_says_so() -> None:
     assert events[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
+def test_a_compaction_comes_before_the_answer_and_tells_nothing_of_the_summary() -> None:
+    turn = new_turn()
+    frames = turn.begin() + turn.begin_compaction(samples=True)
+    for delta in (Started(30, 0), ReasoningDelta("Hm"), TextDelta(" In"), TextDelta(" short. "), Finished("length")):
+        frames += turn.hear_summary(delta)
+    counted = (turn.output_tokens, turn.reasoning_tokens, turn.started, turn.finished)
+    frames += turn.end_step(USAGE)
+    frames += turn.end_compaction("sealed")
+    for delta in (TextDelta("Yes"), Finished("stop")):
+        frames += turn.feed(delta)
+    frames += turn.close(USAGE, completed_at=1001)
+    events = grammar.read([*frames, turn.end()])
+
+    item = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
+    assert between(events)[:3] == [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "encrypted_content": ""}},
+        {"type": "response.compaction.compacting", "item_id": "cmp_1", "output_index": 0},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+    ]
+    assert counted == (3, 1, Started(30, 0), Finished("length"))
+    assert turn.summary == "In short."
+    assert turn.past_usage == USAGE
+    assert events[-1]["response"]["output"] == [item, message(2, text_part("Yes"))]
+
+
 def test_a_custom_call_gives_its_input_bare() -> None:
     events = run(
         CallStart(0, "apply_patch", "call_a", custom=True),

@@ -147,6 +147,11 @@ class Grammar:
             self._part_added(event)
         elif kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
             self._part_done(event)
+        elif kind == "response.compaction.compacting":
+            opened = self._item(event)
+            assert opened.added["type"] == "compaction"
+            assert not opened.is_said, "said twice"
+            opened.is_said = True
         elif kind in DELTAS:
             self._delta(event, DELTAS[kind])
         elif kind in DONES:
@@ -173,6 +178,8 @@ class Grammar:
             assert item["call_id"] not in [other.get("call_id") for other in others], "a call id was used twice"
         elif item["type"] == "message":
             assert (item["content"], item["status"], item["role"]) == ([], "in_progress", "assistant")
+        elif item["type"] == "compaction":
+            assert item["encrypted_content"] == ""
         else:
             assert item == {"id": item["id"], "type": "reasoning", "summary": []}
         self.open[index] = OpenItem(event)
@@ -265,6 +272,8 @@ class Grammar:
             assert opened.is_said
             assert item[CALLS[kind][0]] == opened.said
             assert item["status"] in ("completed", "incomplete")
+        elif kind == "compaction":
+            assert item["encrypted_content"]
         elif kind == "message":
             assert opened.parts, "a message without parts"
             assert item["content"] == opened.parts

@@ -64,6 +64,7 @@ ITEMS: dict[str, dict[str, Any]] = {
         "encrypted_content?": str,
         "status?": str,
     },
+    "compaction": {"id": str, "type": str, "encrypted_content": str},
     "function_call": {
         "id": str,
         "type": str,
@@ -109,6 +110,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "response.reasoning_summary_part.done": {**_IN_SUMMARY, "part": dict, "status?": str},
     "response.reasoning_summary_text.delta": {**_IN_SUMMARY, "delta": str},
     "response.reasoning_summary_text.done": {**_IN_SUMMARY, "text": str},
+    "response.compaction.compacting": _IN_ITEM,
     "response.function_call_arguments.delta": {**_IN_ITEM, "delta": str},
     "response.function_call_arguments.done": {**_IN_ITEM, "arguments": str},
     "response.custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},

@@ -115,6 +115,7 @@ PREFIXES = {
     "custom call": "ctc",
     "custom output": "ctco",
     "reasoning": "rs",
+    "compaction": "cmp",
     "of a kind to come": "item",
 }
 
@@ -216,6 +217,11 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
         (MISSING, "input"),
     ),
     "reasoning's content no list": ({"type": "reasoning", "content": "Hm"}, ("invalid_type", "content")),
+    "compaction without content": ({"type": "compaction"}, ("missing_required_parameter", "encrypted_content")),
+    "compaction's content no string": (
+        {"type": "compaction", "encrypted_content": 5},
+        ("invalid_type", "encrypted_content"),
+    ),
     "reasoning's encrypted content no string": (
         {"type": "reasoning", "encrypted_content": 5},
         ("invalid_type", "encrypted_content"),
@@ -405,3 +411,16 @@ def test_items_are_listed_in_full_form(item: dict[str, Any], full: dict[str, Any
 
     assert listed(item) == full
     assert item == before
+
+
+def test_a_compaction_trigger_is_the_last_item() -> None:
+    trigger, message = {"type": "compaction_trigger"}, {"role": "user", "content": "hi"}
+
+    assert [item["type"] for item in checked({**message, "type": "message"}, trigger)] == [
+        "message",
+        "compaction_trigger",
+    ]
+    with pytest.raises(InvalidRequest) as caught:
+        checked(message, trigger, message)
+
+    assert caught.value.param == "input[1]"

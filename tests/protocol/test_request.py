@@ -75,6 +75,7 @@ TAKES = {
     "frequency_penalty": {"int", "float"},
     "presence_penalty": {"int", "float"},
     "truncation": set[str](),
+    "context_management": set[str](),
     "metadata": set[str](),
     "service_tier": {"str"},
     "safety_identifier": {"str"},
@@ -105,7 +106,7 @@ def test_a_wrong_type_is_refused_by_name(field: str, kind: str) -> None:
     error = caught.value
     values_are_wrong = {("truncation", "str"), ("top_p", "float")}
     assert error.code == ("invalid_value" if (field, kind) in values_are_wrong else "invalid_type")
-    inside = {"include", "tools", "input"} if kind == "array" else set()
+    inside = {"include", "tools", "input", "context_management"} if kind == "array" else set()
     assert error.param == (f"{field}[0]" if field in inside else field)
 
 
@@ -210,6 +211,22 @@ RULES: dict[str, tuple[dict[str, Any], tuple[str, str | None]]] = {
     "verbosity's type": ({"text": {"verbosity": 5}}, ("invalid_type", "text.verbosity")),
     "effort's type": ({"reasoning": {"effort": 5}}, ("invalid_type", "reasoning.effort")),
     "summary": ({"reasoning": {"summary": "long"}}, ("invalid_value", "reasoning.summary")),
+    "a way of managing the context": (
+        {"context_management": [{"type": "oblivion"}]},
+        ("invalid_value", "context_management[0].type"),
+    ),
+    "no way of managing the context": (
+        {"context_management": [{}]},
+        ("missing_required_parameter", "context_management[0].type"),
+    ),
+    "threshold": (
+        {"context_management": [{"type": "compaction", "compact_threshold": 0}]},
+        ("invalid_value", "context_management[0].compact_threshold"),
+    ),
+    "threshold's type": (
+        {"context_management": [{"type": "compaction", "compact_threshold": True}]},
+        ("invalid_value", "context_management[0].compact_threshold"),
+    ),
     "format's type": ({"text": {"format": "json"}}, ("invalid_type", "text.format")),
     "format without type": ({"text": {"format": {}}}, (MISSING, "text.format.type")),
     "unknown format": ({"text": {"format": {"type": "xml"}}}, ("invalid_value", "text.format.type")),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from responses_ws.protocol.compaction import INTRODUCTION
 from responses_ws.rendering.chat import ChatPrompt, messages_from
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -48,6 +49,14 @@ RENDERED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [{"role": role, "content": "x"} for role in ("system", "system", "user", "assistant")],
     ),
     "text parts are one text": ([user([TEXT_PART, TEXT_PART])], [{"role": "user", "content": "what?what?"}]),
+    "a summary is content, whatever it says": (
+        [assistant("x"), {"type": "compaction_summary", "text": "In short."}, assistant("y")],
+        [
+            {"role": "assistant", "content": "x"},
+            {"role": "user", "content": f"{INTRODUCTION}\n\nIn short."},
+            {"role": "assistant", "content": "y"},
+        ],
+    ),
     "no parts": ([user([])], [{"role": "user", "content": ""}]),
     "image": (
         [user([TEXT_PART, {"type": "input_image", "image_url": PNG, "detail": "low"}])],

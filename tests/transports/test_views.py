@@ -51,6 +51,35 @@ async def events_of(answer: Any) -> list[tuple[str, str]]:
     return pairs
 
 
+async def test_a_context_is_compacted_and_goes_on(client: AsyncClient) -> None:
+    history = [{"role": "user", "content": "Remember cobalt."}, {"role": "assistant", "content": "many words " * 1000}]
+    body = {"model": "scripted", "input": history, "prompt_cache_key": "k", "unknown": 1}
+
+    answer = await client.post("/v1/responses/compact", msgspec.json.encode(body), content_type="application/json")
+    compaction = answer.json()
+    following = await create(client, [*compaction["output"], {"role": "user", "content": "On"}])
+
+    assert answer.status_code == 200
+    assert compaction["object"] == "response.compaction"
+    assert [item["type"] for item in compaction["output"]] == ["message", "compaction"]
+    assert following["status"] == "completed"
+    assert (await UsageRecord.objects.order_by("id").afirst()).transport == "compact"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"input": "x"}, "model"), ({"model": "scripted"}, "input")],
+    ids=["no model", "no input"],
+)
+async def test_a_compaction_without_what_it_needs_is_a_400(
+    client: AsyncClient, body: dict[str, Any], param: str
+) -> None:
+    answer = await client.post("/v1/responses/compact/", msgspec.json.encode(body), content_type="application/json")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
 async def test_a_plain_post_answers_with_the_final_response(client: AsyncClient) -> None:
     response = await create(client, "Hello")
 

@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 
-from responses_ws.protocol import client_events, item_shapes, object_shapes, request, server_events, tool_shapes
+from responses_ws.protocol import (
+    client_events,
+    compaction,
+    item_shapes,
+    object_shapes,
+    request,
+    server_events,
+    tool_shapes,
+)
 from responses_ws.protocol.server_events import ServerEvent
 from responses_ws.protocol.shapes import SCHEMAS, OneOf
 
@@ -19,7 +27,10 @@ from .examples import EXAMPLES
 
 Schema = dict[str, Any]
 
-MODULES: tuple[ModuleType, ...] = (request, client_events, server_events, item_shapes, tool_shapes, object_shapes)
+MODULES: tuple[ModuleType, ...] = (
+    *(request, compaction, client_events, server_events),
+    *(item_shapes, tool_shapes, object_shapes),
+)
 """Where a name in ``shape("…")`` is looked up."""
 
 

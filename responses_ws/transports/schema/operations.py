@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from responses_ws.protocol.compaction import CompactRequest
 from responses_ws.protocol.errors import (
     ApiError,
     Conflict,
@@ -18,6 +19,7 @@ from responses_ws.protocol.errors import (
     UnsupportedEncoding,
 )
 from responses_ws.protocol.object_shapes import (
+    CompactedResponse,
     DeletedResponse,
     ItemList,
     ListQuery,
@@ -71,6 +73,16 @@ OPERATIONS = (
             RateLimited,
             Overloaded,
         ),
+    ),
+    Operation(
+        url="compact",
+        method="post",
+        path="/responses/compact",
+        tag="Responses",
+        summary="Compact a context: everything but the messages of the user, in one sealed item.",
+        body=CompactRequest,
+        answer=CompactedResponse,
+        errors=(InvalidRequest, NotFound, PayloadTooLarge, RateLimited, Overloaded),
     ),
     Operation(
         url="response",

@@ -1,0 +1,38 @@
+"""``POST /v1/responses/compact``: a turn that only compacts, told in the form of that endpoint."""
+
+from contextlib import aclosing
+
+import msgspec
+
+from responses_ws.protocol.compaction import CompactRequest, compaction_object
+from responses_ws.protocol.errors import failure_of
+from responses_ws.protocol.request import JsonObject
+
+from .admission import Principal
+from .context import Asked
+from .sealed import opened_compaction
+from .turns import run_turn
+
+
+async def compact(principal: Principal, request: CompactRequest) -> JsonObject:
+    """The compacted context, as a client passes it on: the user's messages and one sealed item.
+
+    Raises:
+        ApiError: refused, or the model has failed to summarise.
+    """
+    asked = Asked(principal=principal, request=request.as_turn(), transport="compact")
+    terminal = ""
+    async with aclosing(run_turn(asked)) as runs:
+        async for frames in runs:
+            terminal = frames[-1]
+    response = msgspec.json.decode(terminal)["response"]
+    if response["error"] is not None:
+        raise failure_of(response["error"])
+    (item,) = response["output"]
+    return compaction_object(
+        compaction_id=response["id"],
+        created_at=response["created_at"],
+        context=opened_compaction(item, project_id=principal.project_id),
+        item=item,
+        usage=response["usage"],
+    )
