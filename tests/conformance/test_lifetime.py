@@ -48,6 +48,39 @@ async def test_an_idle_socket_is_told_why_it_closes(short: Server, key: str) -> 
     assert code == 1000
 
 
+async def test_the_server_waits_for_the_client_s_close_frame(short: Server, key: str) -> None:
+    """Node's WebSocket reports 1006, and loses what it has not read, where TCP ends right behind the frame."""
+    host, port = short.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    request = [
+        "GET /v1/responses HTTP/1.1",
+        f"Host: {host}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==",
+        f"Authorization: Bearer {key}",
+    ]
+    writer.write("\r\n".join([*request, "", ""]).encode())
+    await reader.readuntil(b"\r\n\r\n")
+    async with asyncio.timeout(20):
+        # A Close frame: final, opcode 8, and the code in its first two bytes.
+        await reader.readuntil(b"\x88")
+    (length,) = await reader.readexactly(1)
+    code = int.from_bytes((await reader.readexactly(length))[:2])
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await reader.read(1)
+    # Ours, masked with zeros.
+    writer.write(b"\x88\x82\x00\x00\x00\x00" + code.to_bytes(2))
+
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    assert code == 1000
+    writer.close()
+
+
 async def test_a_running_turn_may_end_and_all_others_are_refused(short: Server, key: str) -> None:
     async with Door(short, key).socket() as socket:
         await socket.create(input="!tokens 30 !rate 25", store=False)

@@ -129,6 +129,23 @@ async def test_a_stream_names_its_events_and_ends_with_done(door: Door, model: s
     assert done == ("", "[DONE]")
 
 
+async def test_a_phase_is_kept_and_never_null(door: Door, model: str) -> None:
+    """On what is replayed. Where a message has none, the key is absent."""
+    _, response = await door.post(model, **REQUESTS["phases"])
+
+    _, listed = await door.get(f"{response['id']}/input_items?order=asc")
+
+    phases = [item.get("phase", "absent") for item in [*listed["data"], *response["output"]]]
+    assert phases == ["absent", "commentary", "final_answer", "absent", "absent"]
+
+
+async def test_a_socket_says_what_a_stream_would(door: Door, model: str) -> None:
+    async with door.socket() as socket:
+        events = await socket.turn(model, input=[said("user", "Count from 1 to 3.")])
+
+    check_strictly(check_turn(events))
+
+
 async def test_turns_follow_each_other_on_one_socket(door: Door, model: str) -> None:
     async with door.socket() as socket:
         turns = [await socket.turn(model, input=f"Count from 1 to {number}.", store=False) for number in (3, 4)]
@@ -159,6 +176,13 @@ async def test_an_unstored_response_does_not_outlive_its_socket(door: Door, mode
 
     assert refused["error"]["code"] == "previous_response_not_found"
     assert afresh["status"] == "completed"
+
+
+async def test_a_response_that_never_was_is_not_found(door: Door, model: str) -> None:
+    async with door.socket() as socket:
+        refused = await socket.refused(model, previous_response_id="resp_no_such_1", input="more", store=False)
+
+    assert (refused["status"], refused["error"]["code"]) == (400, "previous_response_not_found")
 
 
 async def test_a_failed_continuation_evicts_what_it_continued(door: Door, model: str) -> None:
@@ -197,6 +221,20 @@ async def test_a_compacted_context_begins_a_new_chain(door: Door, model: str) ->
     assert isinstance(compaction["created_at"], int)
     assert compaction["usage"]["total_tokens"] >= 0
     check_strictly(response)
+
+
+async def test_a_compaction_has_its_own_object(door: Door, model: str) -> None:
+    history = [said("user", "I am Ann."), said("assistant", "Hi.")]
+
+    status, compaction = await door.compact(model, input=history, prompt_cache_key="ann")
+
+    assert status == 200
+    assert compaction.keys() == {"id", "object", "created_at", "output", "usage"}
+    assert (compaction["object"], type(compaction["created_at"])) == ("response.compaction", int)
+    *messages, item = compaction["output"]
+    assert [message["content"][0]["text"] for message in messages] == ["I am Ann."]
+    assert item.keys() == {"id", "type", "encrypted_content"}
+    assert compaction["usage"]["total_tokens"] >= 0
 
 
 async def test_a_compaction_needs_a_model(door: Door) -> None:

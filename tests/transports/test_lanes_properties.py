@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -437,7 +438,7 @@ class Sockets(RuleBasedStateMachine):
                 assert last["error"]["code"] == NOT_FOUND
 
 
-def test_lanes_keep_their_promises(api_key: ApiKey) -> None:
+def run_sockets(api_key: ApiKey, **how: Any) -> None:
     engine = HeldEngine()
     registry.install("scripted", engine)
     with asyncio.Runner() as runner:
@@ -446,13 +447,15 @@ def test_lanes_keep_their_promises(api_key: ApiKey) -> None:
             pass
 
         Machine.runner, Machine.api_key, Machine.engine = runner, api_key, engine
-        run_state_machine_as_test(
-            Machine,
-            settings=settings(
-                max_examples=12,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                derandomize=True,
-            ),
-        )
+        checks = list(HealthCheck)
+        run_state_machine_as_test(Machine, settings=settings(deadline=None, suppress_health_check=checks, **how))
+
+
+def test_lanes_keep_their_promises(api_key: ApiKey) -> None:
+    run_sockets(api_key, max_examples=10, stateful_step_count=30, derandomize=True)
+
+
+@pytest.mark.chaos
+def test_lanes_keep_their_promises_for_long(api_key: ApiKey) -> None:
+    """Other steps at every run. Not made shorter where it fails: that would take an hour."""
+    run_sockets(api_key, max_examples=200, stateful_step_count=60, phases=(Phase.generate,), database=None)
