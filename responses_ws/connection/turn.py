@@ -199,6 +199,11 @@ class Turn:
         return []
 
     @property
+    def is_compacting(self) -> bool:
+        """Whether the client waits for a compaction item that has begun."""
+        return self._compaction is not None
+
+    @property
     def summary(self) -> str:
         """What the model has written of it."""
         return "".join(self._summary).strip()

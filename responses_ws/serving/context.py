@@ -181,14 +181,16 @@ class Context(msgspec.Struct, kw_only=True):
 
     def summary_request(self, response_id: str) -> ChatRequest:
         """The engine call that makes a summary: the same prompt as ever, so that caches hold, and one word more."""
-        offer = self.offer()
+        can = self.route.engine.capabilities
+        offer = self.tools.offer("none", takes_tools=can.tools, obeys_choice=can.tool_choice)
         request = self.chat_request(response_id, offer, max_output_tokens=app_settings.limits.summary_tokens)
         asked = {"type": "message", "role": "user", "content": INSTRUCTION}
+        # A summary is plain text, whatever form the answer is to have.
         return msgspec.structs.replace(
             request,
             prompt=self.prompt.extended([asked]).with_instructions(self.asked.request.instructions),
-            tool_choice=None if offer.encoded is None else "none",
             response_format=None,
+            top_logprobs=None,
         )
 
     def compacted(self, item: Item) -> "Context":

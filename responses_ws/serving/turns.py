@@ -176,6 +176,9 @@ class Run:
                     if not self._is_cancelled and (self._is_summarising or not self.steers):
                         raise EngineError("protocol", "the engine stopped without finishing")
                     cut_off = CANCELLED if self._is_cancelled else "steered"
+                    if turn.is_compacting:
+                        # Without a summary the item that has begun is all of the context.
+                        yield self._compact(None)
                     break
                 if self._is_summarising:
                     is_all = self._context.asks_compaction

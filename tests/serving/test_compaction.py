@@ -52,13 +52,16 @@ class Summariser(Scripted):
         self.prompts: list[list[tuple[str, str]]] = []
         self.summary = "In short: cobalt."
         self.plan_summary: dict[str, Any] = {}
+        self.most_bytes = 1_000_000
 
     def plan(self, request: ChatRequest) -> Plan:
         prompt = [(message["role"], str(message.get("content"))) for message in request.prompt.newest_first()][::-1]
+        if request.prompt.byte_length > self.most_bytes:
+            return Plan(fail="context_length")
         self.prompts.append(prompt)
         if prompt[-1] != ("user", INSTRUCTION):
             return super().plan(request)
-        assert request.tool_choice in (None, "none")
+        assert (request.tool_choice, request.response_format) in ((None, None), ("none", None))
         return Plan(text=pieces_of(self.summary), **self.plan_summary)
 
 
@@ -361,6 +364,42 @@ async def test_a_refused_summary_is_an_error_before_anything_is_said(
     assert getattr(caught.value, "status", None) in (400, 429)
 
 
+async def test_a_context_that_is_too_long_to_be_summed_up_loses_its_oldest_turns_first(
+    principal: Principal, engine: Summariser
+) -> None:
+    """With ``truncation: auto``, where the engine refuses even the summary."""
+    engine.most_bytes = 20_000
+    history = [user("One"), assistant(LONG), user("Two"), assistant(LONG), user("Three")]
+
+    response = await response_of(asked(principal, history, store=False, truncation="auto", **in_time(100)))
+
+    assert [item["type"] for item in response["output"]] == ["compaction", "message"]
+    assert ("user", "One") not in engine.prompts[-2]
+    assert engine.prompts[-1] == [("user", "One"), ("user", "Two"), SUMMARY, ("user", "Three")]
+
+
+async def test_what_the_answer_may_cost_is_not_spent_on_the_summary(principal: Principal, engine: Summariser) -> None:
+    engine.summary = "many words " * 20
+    history = [user("One"), assistant(LONG), user("!tokens 30")]
+
+    response = await response_of(asked(principal, history, store=False, max_output_tokens=5, **in_time(100)))
+
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["usage"]["output_tokens"] == len(pieces_of(engine.summary)) + 5
+
+
+async def test_a_summary_is_plain_text_and_calls_no_tool(principal: Principal, engine: Summariser) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    text = {"format": {"type": "json_schema", "name": "city", "schema": schema, "strict": True}}
+    history = [user("One"), assistant(LONG), user("Oslo")]
+
+    response = await response_of(
+        asked(principal, history, store=False, tools=[WEATHER], text=text, tool_choice="required", **in_time(100))
+    )
+
+    assert [item["type"] for item in response["output"]] == ["compaction", "function_call"]
+
+
 @pytest.mark.parametrize("summary", ["", " "], ids=["nothing", "a blank"])
 async def test_a_summary_that_says_nothing_fails_the_turn(
     principal: Principal, engine: Summariser, summary: str
@@ -471,6 +510,15 @@ async def test_a_summary_that_was_cut_off_still_completes_the_trigger(principal:
     response = await response_of(asked(principal, [user("One"), assistant(LONG), TRIGGER], store=False))
 
     assert (response["status"], response["incomplete_details"]) == ("completed", None)
+
+
+async def test_a_trigger_has_nothing_to_do_with_the_form_of_answers(principal: Principal) -> None:
+    schema = {"type": "object", "properties": {}, "required": ["x"]}
+    text = {"format": {"type": "json_schema", "name": "x", "schema": schema, "strict": True}}
+
+    response = await response_of(asked(principal, [user("One"), TRIGGER], store=False, text=text))
+
+    assert response["status"] == "completed"
 
 
 async def test_a_trigger_continues_a_stored_chain(principal: Principal, engine: Summariser) -> None:

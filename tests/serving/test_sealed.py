@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from responses_ws.connection.chain import Chains
 from responses_ws.engines.base import ChatRequest
@@ -14,6 +15,7 @@ from responses_ws.protocol.errors import InvalidEncryptedContent
 from responses_ws.runtime.sealing import seal
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.sealed import seal_reasoning
+from responses_ws.stores import rows
 from responses_ws.stores.memory import hot_tier
 
 from .turns import asked, events_of, response_of
@@ -153,3 +155,14 @@ async def test_what_does_not_open_is_refused_in_one_way(principal: Principal, ot
 
     assert said == [said[0]] * 4
     assert (said[0]["code"], said[0]["param"]) == ("invalid_encrypted_content", "input[1].encrypted_content")
+
+
+async def test_a_stored_summary_keeps_its_reasoning_sealed(principal: Principal) -> None:
+    response = await response_of(asked(principal, "!reason 2 One", store=True, reasoning={"summary": "concise"}))
+
+    stored = await sync_to_async(rows.load)(principal.project_id, response["id"])
+    assert stored is not None
+    thought, answer = stored.response["output"]
+    assert {key: value for key, value in thought.items() if key != "encrypted_content"} == response["output"][0]
+    assert thought["encrypted_content"]
+    assert answer == response["output"][1]

@@ -11,6 +11,7 @@ from django.test import AsyncClient
 from django.utils import timezone
 
 from responses_ws.billing import ledger
+from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Project, ResponseEvent, StoredItem, StoredResponse, UsageRecord
 from responses_ws.runtime import background
 from responses_ws.serving import background as jobs
@@ -18,6 +19,7 @@ from responses_ws.stores import events as log
 from responses_ws.stores import rows
 from responses_ws.stores.memory import hot_tier
 from tests.protocol import grammar
+from tests.serving.test_compaction import Summariser
 
 from .test_views import KeyClient, create, events_of, post
 
@@ -337,3 +339,55 @@ async def test_what_a_dead_process_ran_has_failed_once_the_reaper_says_so(client
     response = (await get(client, response_id)).json()
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert (await cancel(client, response_id)).status_code == 400
+
+
+HISTORY = [
+    {"role": "user", "content": "One"},
+    {"role": "assistant", "content": "many words " * 1000},
+    {"role": "user", "content": "Two"},
+]
+IN_TIME = {"context_management": [{"type": "compaction", "compact_threshold": 100}]}
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "kinds"),
+    [
+        (HISTORY, IN_TIME, ["compaction", "message"]),
+        ([*HISTORY[:1], {"type": "compaction_trigger"}], {}, ["compaction"]),
+        ([*HISTORY[:2], {"type": "compaction_trigger"}], {}, ["compaction"]),
+    ],
+    ids=["in time", "on a trigger, short", "on a trigger, long"],
+)
+async def test_contexts_are_compacted_in_the_background_too(
+    client: AsyncClient, given: list[Any], fields: dict[str, Any], kinds: list[str]
+) -> None:
+    answer = await post(client, {"model": "scripted", "input": given, "background": True, "stream": True, **fields})
+    events = grammar.read(await frames_of(answer))
+
+    response = events[-1]["response"]
+    assert response["status"] == "completed"
+    assert [item["type"] for item in response["output"]] == kinds
+    assert (await get(client, response["id"])).json()["output"] == response["output"]
+
+
+async def test_a_compaction_that_is_cancelled_is_the_whole_context(client: AsyncClient) -> None:
+    engine = Summariser()
+    engine.summary, engine.plan_summary = "many words " * 100, {"tokens_per_second": 20.0}
+    registry.install("scripted", engine)
+    body = {"model": "scripted", "input": HISTORY, "background": True, "stream": True, **IN_TIME}
+    answer = await post(client, body)
+    text = b""
+    async with chunks_of(answer) as chunks:
+        while b"compaction.compacting" not in text:
+            text += await anext(chunks)
+        response_id = msgspec.json.decode(text.split(b"data: ")[1].split(b"\n")[0])["response"]["id"]
+        await cancel(client, response_id)
+        text += b"".join([chunk async for chunk in chunks])
+
+    events = grammar.read([block.split("data: ")[1] for block in text.decode().split("\n\n") if "event: " in block])
+    response = events[-1]["response"]
+    assert response["status"] == "cancelled"
+    assert [item["type"] for item in response["output"]] == ["compaction"]
+    following = await create(client, [response["output"][0], {"role": "user", "content": "Three"}], store=False)
+    assert following["status"] == "completed"
+    assert [text for _, text in engine.prompts[-1]] == ["One", HISTORY[1]["content"], "Two", "Three"]
