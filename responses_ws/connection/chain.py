@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from responses_ws.protocol.configuration import Configuration
 from responses_ws.protocol.items import Item
 
 from .log import SharedLog
@@ -32,6 +33,8 @@ class Link(msgspec.Struct, kw_only=True):
     """Calls of this response that wait for their outputs: ``{call_id: name}``."""
     kept_input: list[Item] = msgspec.field(default_factory=list)
     """Steers that wait for the next explicit create that continues this response."""
+    configuration: Configuration = Configuration()
+    """What items of the context have set for the responses after them."""
     prompt: Any = None
     """The context as the engine takes it, append-only."""
     tools: Any = None
@@ -41,7 +44,9 @@ class Link(msgspec.Struct, kw_only=True):
     size: int = 0
     """Bytes that the whole context takes in memory, roughly."""
     place: Any = None
-    """Where a stored chain is kept; None when nothing of it is stored."""
+    """Where a stored chain is kept; None when nothing of it is stored. Of a conversation, it may end before it does."""
+    position: int = 0
+    """Of a conversation: where its next item goes."""
 
 
 class Chains:
@@ -60,6 +65,10 @@ class Chains:
             if link.response_id == response_id:
                 return link
         return None
+
+    def links(self) -> list[Link]:
+        """The newest of every lane."""
+        return list(self._slots.values())
 
     def put(self, lane: str | None, link: Link) -> None:
         """Make ``link`` the newest of its lane."""

@@ -142,6 +142,10 @@ class Engine(ABC):
     async def models(self) -> list[EngineModel]:
         """What it serves now. Raises EngineError."""
 
+    async def count(self, request: ChatRequest) -> int | None:
+        """Tokens of the prompt of that call, which is not made; None where only making it would tell."""
+        return None
+
     async def health(self) -> Health:
         """Whether a call would have a chance; never raises."""
         try:

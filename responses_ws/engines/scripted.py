@@ -95,6 +95,9 @@ class Scripted(Engine):
     def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
         return _ScriptedCall(self, request)
 
+    async def count(self, request: ChatRequest) -> int:
+        return prompt_tokens(request)
+
     async def models(self) -> list[EngineModel]:
         return [EngineModel(id="scripted")]
 
@@ -129,6 +132,13 @@ class Scripted(Engine):
         os.fsync(self._log_descriptor)
 
 
+def prompt_tokens(request: ChatRequest) -> int:
+    """Tokens of a call's prompt, tools included."""
+    prompt = request.prompt
+    size = prompt.byte_length + len(prompt.instructions) + len(request.tools or b"")
+    return -(-size // BYTES_PER_TOKEN)
+
+
 class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
     """One call: the plan, told by the clock.
 
@@ -160,17 +170,14 @@ class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
 
     async def __aenter__(self) -> "_ScriptedCall":
         engine, request = self._engine, self._request
-        prompt = request.prompt
-        size = prompt.byte_length + len(prompt.instructions) + len(request.tools or b"")
-        prompt_tokens = -(-size // BYTES_PER_TOKEN)
-        cached = min(prompt_tokens, engine.tokens_seen(request.affinity))
-        self._usage = Usage(input_tokens=prompt_tokens, cached_tokens=cached)
+        counted = prompt_tokens(request)
+        self._usage = Usage(input_tokens=counted, cached_tokens=min(counted, engine.tokens_seen(request.affinity)))
         self._plan = engine.plan(request)
         if self._plan.fail is not None:
             self._end("error")
             raise _refusal(self._plan)
-        engine.remember(request.affinity, prompt_tokens)
-        self._deltas: Iterator[Delta] = self._plan.deltas(f"{request.request_id}:{len(prompt.log)}")
+        engine.remember(request.affinity, counted)
+        self._deltas: Iterator[Delta] = self._plan.deltas(f"{request.request_id}:{len(request.prompt.log)}")
         self._epoch = asyncio.get_running_loop().time() + self._plan.ttft_seconds
         return self
 

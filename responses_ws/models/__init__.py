@@ -2,6 +2,8 @@
 
 from .accounts import ApiKey, Organization, Project
 from .billing import Account, Component, Journal, Posting, Price, RatedLine
+from .conversations import Conversation, ConversationItem
+from .prompts import PromptTemplate, PromptVersion
 from .responses import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse
 from .usage import Dashboard, UsageRecord
 
@@ -10,6 +12,8 @@ __all__ = [
     "ApiKey",
     "Chain",
     "Component",
+    "Conversation",
+    "ConversationItem",
     "Dashboard",
     "IdempotencyKey",
     "Journal",
@@ -17,6 +21,8 @@ __all__ = [
     "Posting",
     "Price",
     "Project",
+    "PromptTemplate",
+    "PromptVersion",
     "RatedLine",
     "ResponseEvent",
     "StoredItem",

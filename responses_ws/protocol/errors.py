@@ -67,6 +67,21 @@ class InvalidEncryptedContent(InvalidRequest):
         super().__init__("The encrypted content could not be verified, or has expired.", param=param)
 
 
+class ConversationLocked(InvalidRequest):
+    """400: another response is writing this conversation. Worth another try when that has ended.
+
+    Source: status, code and param of the OpenAI API.
+    """
+
+    code = "conversation_locked"
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(
+            f"Another response is being written to conversation '{conversation_id}'. Please try again later.",
+            param="conversation",
+        )
+
+
 class Unauthorized(ApiError):
     """401: no key, or one that is not good."""
 
@@ -108,6 +123,25 @@ class Conflict(ApiError):
 
     def __init__(self, message: str, *, code: str, is_passing: bool = False) -> None:
         super().__init__(message, code=code, headers={"x-should-retry": "true" if is_passing else "false"})
+
+
+class ConversationNotFound(NotFound):
+    """404: unknown, foreign and deleted look the same."""
+
+    code = None
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(f"Conversation with id '{conversation_id}' not found.", param="conversation")
+
+
+class PromptNotFound(NotFound):
+    """404: no such template for this project, or no such published version."""
+
+    code = "prompt_not_found"
+
+    def __init__(self, prompt_id: str, version: str | None) -> None:
+        which = f" and version '{version}'" if version is not None else ""
+        super().__init__(f"Prompt with id '{prompt_id}'{which} not found.", param="prompt")
 
 
 class PayloadTooLarge(ApiError):

@@ -151,9 +151,46 @@ class CompactionTrigger(Struct, kw_only=True, tag_field="type", tag="compaction_
     id: ItemId | None = None
 
 
+class ItemReference(Struct, kw_only=True):
+    """Stands for an item that the server has already."""
+
+    type: Literal["item_reference"] | None = None
+    """May be left out."""
+    id: ItemId
+
+
+class UpdatedText(Struct, kw_only=True):
+    """``text``, for the rest of the chain."""
+
+    format: Annotated[JsonObject, shape("TextFormat")] | None = None
+
+
+class UpdatedReasoning(Struct, kw_only=True):
+    """``reasoning``, for the rest of the chain."""
+
+    effort: str | None = None
+
+
+class ConfigurationUpdate(Struct, kw_only=True, tag_field="type", tag="configuration_update"):
+    """Settings for this response and those after it in the chain, as far as they do not say so themselves."""
+
+    reasoning: UpdatedReasoning | None = None
+    text: UpdatedText | None = None
+    id: ItemId | None = None
+
+
+class AdditionalTools(Struct, kw_only=True, tag_field="type", tag="additional_tools"):
+    """Tools for this response and those after it in the chain, beside those that they bring themselves."""
+
+    tools: list[Annotated[JsonObject, shape("Tool")]]
+    role: str | None = None
+    id: ItemId | None = None
+
+
 _KNOWN_ITEMS = [
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
-    *("compaction", "compaction_trigger", "item_reference"),
+    *("compaction", "compaction_trigger"),
+    *("item_reference", "configuration_update", "additional_tools"),
 ]
 
 
@@ -168,7 +205,8 @@ InputItem = OneOf(
     "A unit of context, as clients send it. Items survive whole, with fields that we do not know.",
     InputMessage,
     *(InputFunctionCall, InputFunctionCallOutput, InputCustomToolCall, InputCustomToolCallOutput),
-    *(InputReasoning, InputCompaction, CompactionTrigger, OtherItem),
+    *(InputReasoning, InputCompaction, CompactionTrigger),
+    *(ItemReference, ConfigurationUpdate, AdditionalTools, OtherItem),
 )
 
 

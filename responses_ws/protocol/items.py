@@ -6,6 +6,7 @@ from typing import Any
 from .depth import check_depth
 from .errors import InvalidRequest
 from .ids import NewId
+from .request import check_format, check_optional, check_tools
 
 Item = dict[str, Any]
 
@@ -19,6 +20,8 @@ _REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
     "custom_tool_call": (("call_id", str), ("name", str), ("input", str)),
     "custom_tool_call_output": (("call_id", str), ("output", (str, list))),
     "compaction": (("encrypted_content", str),),
+    "additional_tools": (("tools", list),),
+    "item_reference": (("id", str),),
 }
 # Of these types we read the parts; the parts of others are none of our business.
 _WITH_PARTS = {
@@ -38,10 +41,13 @@ _PREFIXES = {
 }
 
 
-def input_items(given: str | Sequence[Item] | None, new_id: NewId, *, max_items: int) -> list[Item]:
+def input_items(
+    given: str | Sequence[Item] | None, new_id: NewId, *, max_items: int, within: str = "input"
+) -> list[Item]:
     """The items of a request's ``input``, checked, each with an id. Nothing else about them is changed.
 
-    A string is one user message. Unknown types pass: they are stored and replayed as they are.
+    A string is one user message. Unknown types pass: they are stored and replayed as they are. References are left
+    for others to resolve.
 
     Raises:
         InvalidRequest: with ``param`` such as ``input[3].role``.
@@ -52,23 +58,30 @@ def input_items(given: str | Sequence[Item] | None, new_id: NewId, *, max_items:
         content = [{"type": "input_text", "text": given}]
         return [{"type": "message", "role": "user", "content": content, "id": new_id("msg")}]
     if len(given) > max_items:
-        raise InvalidRequest(f"Too many input items: {len(given)}, at most {max_items} are allowed.", param="input")
-    items = [_checked(item, f"input[{index}]", new_id) for index, item in enumerate(given)]
+        raise InvalidRequest(f"Too many input items: {len(given)}, at most {max_items} are allowed.", param=within)
+    items = [_checked(item, f"{within}[{index}]", new_id) for index, item in enumerate(given)]
     for index, item in enumerate(items[:-1]):
         if item.get("type") == "compaction_trigger":
-            raise InvalidRequest("A compaction trigger has to be the last input item.", param=f"input[{index}]")
+            raise InvalidRequest("A compaction trigger has to be the last input item.", param=f"{within}[{index}]")
     return items
 
 
 def _checked(item: Item, where: str, new_id: NewId) -> Item:
     kind = item.get("type")
     if kind is None:
-        kind = "message"
+        # Of a reference the type is optional, as it is of a message.
+        kind = "item_reference" if isinstance(item.get("id"), str) and item.keys() <= {"id", "type"} else "message"
     if not isinstance(kind, str):
         raise _wrong_type(f"{where}.type")
     if not kind:
         raise InvalidRequest("An item's type is not empty.", param=f"{where}.type")
     check_depth(item, where, within=3)
+    for field, expected in _REQUIRED.get(kind, ()):
+        value = item.get(field)
+        if value is None:
+            raise _missing(f"{where}.{field}")
+        if not isinstance(value, expected):
+            raise _wrong_type(f"{where}.{field}")
     if kind == "message":
         _check_message(item, where)
     elif kind == "reasoning":
@@ -77,17 +90,11 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
         if not isinstance(item.get("encrypted_content"), str | None):
             raise _wrong_type(f"{where}.encrypted_content")
     elif kind == "item_reference":
-        raise InvalidRequest(
-            "Item references are not supported yet: send the item itself.",
-            code="unsupported_value",
-            param=f"{where}.type",
-        )
-    for field, expected in _REQUIRED.get(kind, ()):
-        value = item.get(field)
-        if value is None:
-            raise _missing(f"{where}.{field}")
-        if not isinstance(value, expected):
-            raise _wrong_type(f"{where}.{field}")
+        item = {"type": kind, "id": item["id"]}
+    elif kind == "configuration_update":
+        _check_update(item, where)
+    elif kind == "additional_tools":
+        check_tools(item["tools"], max_tools=_NO_LIMIT, within=f"{where}.tools")
     namespace = item.get("namespace")
     if kind in _CALLS and namespace is not None and not isinstance(namespace, str):
         raise _wrong_type(f"{where}.namespace")
@@ -95,7 +102,7 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
     parts = item.get(parts_field)
     if isinstance(parts, list):
         for index, part in enumerate(parts):
-            _check_part(part, f"{where}.{parts_field}[{index}]")
+            check_part(part, f"{where}.{parts_field}[{index}]")
     given_id = item.get("id")
     if given_id is None or given_id == "":
         return {**item, "id": new_id(_PREFIXES.get(kind, "item"))}
@@ -136,7 +143,22 @@ def _check_message(item: Item, where: str) -> None:
         )
 
 
-def _check_part(part: Any, where: str) -> None:
+_NO_LIMIT = 2**31
+# The tools of a whole chain are counted where they are put together.
+
+
+def _check_update(item: Item, where: str) -> None:
+    check_optional(item, "reasoning", where, dict)
+    check_optional(item.get("reasoning") or {}, "effort", f"{where}.reasoning", str)
+    check_optional(item, "text", where, dict)
+    text_format = (item.get("text") or {}).get("format")
+    if text_format is not None:
+        # Its schema is looked at where it comes into force.
+        check_format(text_format, f"{where}.text.format", max_schema_bytes=None)
+
+
+def check_part(part: Any, where: str) -> None:
+    """A content part, found at ``where``. Raises InvalidRequest."""
     if not isinstance(part, dict):
         raise _wrong_type(where)
     kind = part.get("type")
@@ -192,8 +214,10 @@ def _check_image(url: str | None, file_id: str | None, where: str) -> None:
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 
 
-def check_media_sizes(items: Sequence[Item], *, max_image_bytes: int, max_file_bytes: int) -> None:
-    """Refuse images and files that are too large. Raises InvalidRequest, ``param`` naming the place in ``input``.
+def check_media_sizes(
+    items: Sequence[Item], *, max_image_bytes: int, max_file_bytes: int, within: str = "input"
+) -> None:
+    """Refuse images and files that are too large. Raises InvalidRequest, ``param`` naming the place.
 
     Costs nothing for their contents: base64 tells its size by its length.
     """
@@ -213,7 +237,7 @@ def check_media_sizes(items: Sequence[Item], *, max_image_bytes: int, max_file_b
                         f"An {'image' if name == 'image_url' else 'attached file'} of {size} bytes is too large: "
                         f"at most {limit} are allowed.",
                         code="image_too_large" if name == "image_url" else "file_too_large",
-                        param=f"input[{index}].{field}[{part_index}].{name}",
+                        param=f"{within}[{index}].{field}[{part_index}].{name}",
                     )
 
 

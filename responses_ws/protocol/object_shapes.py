@@ -66,8 +66,32 @@ class EchoedText(Struct, kw_only=True):
     verbosity: Literal["low", "medium", "high"]
 
 
+class ConversationId(Struct, kw_only=True):
+    """The conversation that a response was made on."""
+
+    id: str
+
+
+class StoredPrompt(Struct, kw_only=True):
+    """A prompt template, and values for its variables: all of them, and no others."""
+
+    id: str
+    version: str | None = None
+    """A published one; the template's default where it is left out."""
+    variables: dict[str, str | Annotated[JsonObject, shape("InputPart")]] | None = None
+
+
+class UsedPrompt(Struct, kw_only=True):
+    """The stored prompt that a response was made with."""
+
+    id: str
+    version: str
+    """The one used, where the request named none too."""
+    variables: dict[str, str | Annotated[JsonObject, shape("InputPart")]] | None | UnsetType = UNSET
+
+
 class Response(Struct, kw_only=True):
-    """One answer of a model: what was asked for, and what came of it. Every key is always there."""
+    """One answer of a model: what was asked for, and what came of it. All keys but the last two are always there."""
 
     id: str
     object: Literal["response"]
@@ -78,7 +102,8 @@ class Response(Struct, kw_only=True):
     background: bool
     error: ResponseError | None
     incomplete_details: IncompleteDetails | None
-    instructions: str | None
+    instructions: str | list[Annotated[JsonObject, shape("InputItem")]] | None
+    """With a stored prompt that has messages: all of what stands before the context."""
     max_output_tokens: int | None
     max_tool_calls: int | None
     model: str
@@ -105,6 +130,10 @@ class Response(Struct, kw_only=True):
     """Null until the response has ended."""
     user: str | None
     metadata: dict[str, str]
+    conversation: ConversationId | UnsetType = UNSET
+    """There only if it was made on one."""
+    prompt: UsedPrompt | UnsetType = UNSET
+    """There only if the request named one."""
 
 
 class CompactedResponse(Struct, kw_only=True):
@@ -157,6 +186,44 @@ class ItemList(Struct, kw_only=True):
     last_id: str | None
     """The ``after`` of the next page."""
     has_more: bool
+
+
+class ConversationListQuery(ListQuery, kw_only=True):
+    """The query of a conversation's items."""
+
+    include: list[str] | None = None
+    """``reasoning.encrypted_content`` is served; other words are ignored."""
+
+
+class IncludeQuery(Struct, kw_only=True):
+    """What more to tell of an item."""
+
+    include: list[str] | None = None
+    """``reasoning.encrypted_content`` is served; other words are ignored."""
+
+
+class Conversation(Struct, kw_only=True):
+    """Items that a client keeps here, under one id."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: UnixSeconds
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Struct, kw_only=True):
+    """That a conversation is gone. Its items can still be referred to."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: bool
+
+
+class InputTokens(Struct, kw_only=True):
+    """How many tokens the input of such a request has."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: TokenCount
 
 
 class Model(Struct, kw_only=True):

@@ -1,7 +1,7 @@
 """The request body shared by ``POST /v1/responses`` and ``response.create``."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,7 +19,7 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 # Larger counts fit no engine's field.
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _ToolChoiceWord = Annotated[str, Meta(extra_json_schema={"enum": ["auto", "none", "required"]})]
-_Metadata = Annotated[
+Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 
@@ -46,7 +46,8 @@ class Request(msgspec.Struct, kw_only=True):
     """Put before the context. Not inherited along a chain."""
     previous_response_id: str | None = None
     """Continue this response: its context and its output come before ``input``."""
-    conversation: str | JsonObject | None = None
+    conversation: str | Annotated[JsonObject, shape("ConversationId")] | None = None
+    """Continue this conversation, and add to it what is said: its id, or an object with it."""
     store: bool | None = None
     """True unless false: the response can be found again, from any socket and over HTTP."""
     include: list[str] | None = None
@@ -69,12 +70,13 @@ class Request(msgspec.Struct, kw_only=True):
     truncation: Literal["auto", "disabled"] | None = None
     context_management: list[Annotated[JsonObject, shape("ContextManagement")]] | None = None
     """``[{type: "compaction", compact_threshold?}]``: compact the context before it gets too long."""
-    metadata: _Metadata | None = None
+    metadata: Metadata | None = None
     """Given back with the response."""
     service_tier: str | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: str | None = None
-    prompt: JsonObject | None = None
+    prompt: Annotated[JsonObject, shape("StoredPrompt")] | None = None
+    """A template of this project, and what to put into it."""
     prompt_cache_key: str | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -105,6 +107,12 @@ class Request(msgspec.Struct, kw_only=True):
     @property
     def wants_logprobs(self) -> bool:
         return "message.output_text.logprobs" in (self.include or ())
+
+    @property
+    def conversation_id(self) -> str | None:
+        """``conversation`` comes as an id or as ``{id}``; `check_request` has seen to the rest."""
+        given = self.conversation
+        return given["id"] if isinstance(given, dict) else given
 
 
 _decode_request = msgspec.json.Decoder(Request).decode
@@ -162,18 +170,22 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
-def check_request(request: Request, *, max_tools: int, max_schema_bytes: int, is_on_socket: bool = False) -> None:
-    """The rules that a type cannot say. Raises InvalidRequest, ``param`` naming the field."""
-    if not request.model:
+def check_request(
+    request: Request, *, max_tools: int, max_schema_bytes: int, is_on_socket: bool = False, is_counted: bool = False
+) -> None:
+    """The rules that a type cannot say. Raises InvalidRequest, ``param`` naming the field.
+
+    A request whose input is only counted needs neither a model nor an input.
+    """
+    if not request.model and not is_counted:
         raise _missing("model")
     previous = request.previous_response_id
     if previous is not None and request.conversation is not None:
         raise InvalidRequest(
             "'previous_response_id' and 'conversation' exclude each other.", code="mutually_exclusive_parameters"
         )
-    for field in ("conversation", "prompt"):
-        if getattr(request, field) is not None:
-            raise _unsupported(f"'{field}' is not supported yet.", field)
+    if isinstance(request.conversation, dict):
+        _check_required(request.conversation, "id", "conversation", str)
     if request.background:
         if is_on_socket:
             raise _unsupported("'background' is not supported over WebSocket: use POST.", "background")
@@ -181,21 +193,22 @@ def check_request(request: Request, *, max_tools: int, max_schema_bytes: int, is
             raise InvalidRequest("'background' needs 'store' to be true: it is asked for later.", param="store")
     if previous is not None and not is_well_formed(previous):
         raise PreviousResponseNotFound(previous[:128])
-    if not request.input and previous is None and not request.is_warmup:
+    has_context = previous is not None or request.conversation is not None or request.prompt is not None
+    if not request.input and not has_context and not request.is_warmup and not is_counted:
         raise _missing("input")
-    names = _check_tools(request.tools or (), max_tools)
-    _check_tool_choice(request.tool_choice, names)
+    check_tools(request.tools or (), max_tools=max_tools)
+    _check_tool_choice(request.tool_choice)
     for field in ("text", "reasoning", "tool_choice"):
         value = getattr(request, field)
         if isinstance(value, dict):
             check_depth(value, field, within=2)
     text = request.text or {}
     if text.get("format") is not None:
-        _check_format(text["format"], max_schema_bytes)
+        check_format(text["format"], "text.format", max_schema_bytes=max_schema_bytes)
     _check_choice(text, "verbosity", "text", ("low", "medium", "high"))
     reasoning = request.reasoning or {}
     # Efforts are not listed here: open models have words of their own.
-    _check_optional(reasoning, "effort", "reasoning", str)
+    check_optional(reasoning, "effort", "reasoning", str)
     for field in ("summary", "generate_summary"):
         _check_choice(reasoning, field, "reasoning", ("auto", "concise", "detailed"))
     _check_context_management(request.context_management or ())
@@ -209,7 +222,13 @@ def _unsupported(message: str, param: str) -> InvalidRequest:
     return InvalidRequest(message, code="unsupported_parameter", param=param)
 
 
-def _check_optional(container: JsonObject, field: str, where: str, expected: type) -> None:
+def _check_object(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"Invalid type for '{where}': expected an object.", code="invalid_type", param=where)
+
+
+def check_optional(container: JsonObject, field: str, where: str, expected: type) -> None:
+    """Refuse a field of another type; null is as good as absent. Raises InvalidRequest."""
     value = container.get(field)
     if value is not None and not isinstance(value, expected):
         noun = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}[expected]
@@ -219,7 +238,7 @@ def _check_optional(container: JsonObject, field: str, where: str, expected: typ
 
 
 def _check_choice(container: JsonObject, field: str, where: str, choices: Sequence[str]) -> None:
-    _check_optional(container, field, where, str)
+    check_optional(container, field, where, str)
     value = container.get(field)
     if value is not None and value not in choices:
         listed = ", ".join(f"'{choice}'" for choice in choices)
@@ -231,7 +250,7 @@ def _check_choice(container: JsonObject, field: str, where: str, choices: Sequen
 def _check_required(container: JsonObject, field: str, where: str, expected: type) -> Any:
     if container.get(field) is None:
         raise _missing(f"{where}.{field}")
-    _check_optional(container, field, where, expected)
+    check_optional(container, field, where, expected)
     return container[field]
 
 
@@ -245,28 +264,26 @@ def _check_name(container: JsonObject, where: str, pattern: re.Pattern[str]) -> 
     return name
 
 
-def _check_tools(tools: Sequence[JsonObject], max_tools: int) -> set[str]:
+def check_tools(tools: Sequence[Any], *, max_tools: int, within: str = "tools") -> set[str]:
     """The names of the client's own tools. Hosted kinds, known or not, only need a type."""
     names: set[str] = set()
     count = 0
     for index, tool in enumerate(tools):
-        where = f"tools[{index}]"
+        where = f"{within}[{index}]"
+        _check_object(tool, where)
         inner_tools: Sequence[Any] = ()
         if _check_required(tool, "type", where, str) == "namespace":
             _check_name(tool, where, _TOOL_NAME)
-            _check_optional(tool, "tools", where, list)
+            check_optional(tool, "tools", where, list)
             inner_tools = tool.get("tools") or ()
         else:
             _check_tool(tool, where, names)
         count += 1 + len(inner_tools)
         if count > max_tools:
-            raise InvalidRequest(f"Too many tools: at most {max_tools} are allowed.", param="tools")
+            raise InvalidRequest(f"Too many tools: at most {max_tools} are allowed.", param=within)
         for inner_index, inner in enumerate(inner_tools):
             place = f"{where}.tools[{inner_index}]"
-            if not isinstance(inner, dict):
-                raise InvalidRequest(
-                    f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place
-                )
+            _check_object(inner, place)
             _check_required(inner, "type", place, str)
             _check_tool(inner, place, names)
     return names
@@ -276,13 +293,24 @@ def _check_tool(tool: JsonObject, where: str, names: set[str]) -> None:
     if tool["type"] not in ("function", "custom"):
         return
     names.add(_check_name(tool, where, _TOOL_NAME))
-    _check_optional(tool, "description", where, str)
+    check_optional(tool, "description", where, str)
     if tool["type"] == "function":
-        _check_optional(tool, "parameters", where, dict)
-        _check_optional(tool, "strict", where, bool)
+        check_optional(tool, "parameters", where, dict)
+        check_optional(tool, "strict", where, bool)
 
 
-def _check_tool_choice(choice: str | JsonObject | None, names: set[str]) -> None:
+def check_chosen_tool(choice: str | JsonObject | None, names: Container[str]) -> None:
+    """Refuse the choice of a tool by a name that none has. Raises InvalidRequest.
+
+    Apart from `check_request`, because earlier items of a chain may bring tools too.
+    """
+    if isinstance(choice, dict) and choice["type"] in ("function", "custom") and choice["name"] not in names:
+        raise InvalidRequest(
+            f"Tool choice {choice['name'][:200]!r} not found in 'tools' parameter.", param="tool_choice"
+        )
+
+
+def _check_tool_choice(choice: str | JsonObject | None) -> None:
     if choice is None:
         return
     if isinstance(choice, str):
@@ -294,18 +322,13 @@ def _check_tool_choice(choice: str | JsonObject | None, names: set[str]) -> None
         return
     kind = _check_required(choice, "type", "tool_choice", str)
     if kind in ("function", "custom"):
-        name = _check_required(choice, "name", "tool_choice", str)
-        if name not in names:
-            raise InvalidRequest(f"Tool choice {name[:200]!r} not found in 'tools' parameter.", param="tool_choice")
+        _check_required(choice, "name", "tool_choice", str)
     elif kind == "allowed_tools":
         _check_required(choice, "mode", "tool_choice", str)
         _check_choice(choice, "mode", "tool_choice", ("auto", "required"))
         for index, tool in enumerate(_check_required(choice, "tools", "tool_choice", list)):
             place = f"tool_choice.tools[{index}]"
-            if not isinstance(tool, dict):
-                raise InvalidRequest(
-                    f"Invalid type for '{place}': expected an object.", code="invalid_type", param=place
-                )
+            _check_object(tool, place)
             _check_required(tool, "type", place, str)
 
 
@@ -322,15 +345,15 @@ def _check_context_management(entries: Sequence[JsonObject]) -> None:
             )
 
 
-def _check_format(text_format: Any, max_schema_bytes: int) -> None:
-    where = "text.format"
-    if not isinstance(text_format, dict):
-        raise InvalidRequest(f"Invalid type for '{where}': expected an object.", code="invalid_type", param=where)
+def check_format(text_format: Any, where: str, *, max_schema_bytes: int | None) -> None:
+    """A ``text.format``, found at ``where``; without a limit its schema is not looked at. Raises InvalidRequest."""
+    _check_object(text_format, where)
     _check_required(text_format, "type", where, str)
     _check_choice(text_format, "type", where, ("text", "json_object", "json_schema"))
     if text_format["type"] == "json_schema":
         _check_name(text_format, where, _FORMAT_NAME)
         _check_required(text_format, "schema", where, dict)
-        _check_optional(text_format, "strict", where, bool)
-        _check_optional(text_format, "description", where, str)
-        check_schema(text_format["schema"], f"{where}.schema", max_bytes=max_schema_bytes)
+        check_optional(text_format, "strict", where, bool)
+        check_optional(text_format, "description", where, str)
+        if max_schema_bytes is not None:
+            check_schema(text_format["schema"], f"{where}.schema", max_bytes=max_schema_bytes)

@@ -14,7 +14,7 @@ def response_object(request: Request, *, response_id: str, created_at: int) -> J
     text = request.text or {}
     reasoning = request.reasoning or {}
     tier = request.service_tier
-    return {
+    response = {
         "id": response_id,
         "object": "response",
         "created_at": created_at,
@@ -48,6 +48,11 @@ def response_object(request: Request, *, response_id: str, created_at: int) -> J
         "user": request.user,
         "metadata": request.metadata or {},
     }
+    if request.conversation_id is not None:
+        response["conversation"] = {"id": request.conversation_id}
+    if request.prompt is not None:
+        response["prompt"] = request.prompt
+    return response
 
 
 def _echoed(tool: JsonObject) -> JsonObject:

@@ -49,7 +49,7 @@ class ChatPrompt:
         self.is_whole = is_whole
         """False where the oldest turns of its conversation have been left out."""
         self.instructions = instructions
-        """The encoded system message of this request, or empty."""
+        """The encoded messages that this request only puts in front, comma-separated, or empty."""
 
     def extended(self, items: Sequence[dict[str, Any]]) -> "ChatPrompt":
         """The prompt with ``items`` rendered behind it, instructions dropped."""
@@ -63,9 +63,14 @@ class ChatPrompt:
             is_whole=self.is_whole,
         )
 
-    def with_instructions(self, instructions: str | None) -> "ChatPrompt":
-        """The same log with this request's own system message in front."""
-        encoded = _encode({"role": "system", "content": instructions}) if instructions else b""
+    def with_instructions(self, instructions: str | Sequence[dict[str, Any]] | None) -> "ChatPrompt":
+        """The same log with this request's own system message, or messages, in front."""
+        if not instructions:
+            encoded = b""
+        elif isinstance(instructions, str):
+            encoded = _encode({"role": "system", "content": instructions})
+        else:
+            encoded = b",".join(map(_encode, messages_from(instructions, self.takes)))
         return ChatPrompt(
             self.log,
             self.byte_length,
@@ -90,8 +95,7 @@ class ChatPrompt:
         """Decoded messages from the end, for engines that only look at the last few."""
         for message in reversed(self.log):
             yield msgspec.json.decode(message)
-        if self.instructions:
-            yield msgspec.json.decode(self.instructions)
+        yield from reversed(msgspec.json.decode(b"[" + self.instructions + b"]"))
 
 
 def messages_from(items: Sequence[dict[str, Any]], takes: Collection[Medium] = MEDIA) -> list[dict[str, Any]]:

@@ -58,6 +58,11 @@ class ToolSet:
 
     __slots__ = ("source", "encoded", "schemas", "_known")
 
+    @property
+    def names(self) -> set[str]:
+        """Names as the client knows them, without namespaces."""
+        return {name for name, _namespace, _custom in self._known.values()}
+
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         self.source = tools
         """As the client sent them; compared to reuse this set on the next turn."""

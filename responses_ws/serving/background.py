@@ -20,7 +20,7 @@ from responses_ws.stores import events, rows
 from .context import Asked, Context, open_context
 from .mailbox import Mailbox
 from .sampling import Sign, Word
-from .turns import Run
+from .turns import Run, conversation_let_go
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,15 @@ async def start(asked: Asked) -> JsonObject:
     if is_draining():
         raise Overloaded("The server is about to restart. Please try again.")
     response_id = asked.response_id or new_id("resp")
-    context = await open_context(msgspec.structs.replace(asked, response_id=response_id))
-    if len(_running) >= app_settings.limits.background_turns:
-        raise Overloaded("Too many background responses are running. Please try again later.")
+    asked = msgspec.structs.replace(asked, response_id=response_id)
+    try:
+        context = await open_context(asked)
+        if len(_running) >= app_settings.limits.background_turns:
+            raise Overloaded("Too many background responses are running. Please try again later.")
+    except BaseException:
+        if asked.hold is not None:
+            await asked.hold.release()
+        raise
     job = _running[response_id] = _Job(context)
     background.spawn(job.work())
     # Shielded: a client that leaves now may have been promised this response all the same.
@@ -117,9 +123,10 @@ class _Job:
         """The response, from queued to its end."""
         with running_turn():
             try:
-                if await self._accept():
-                    _watch()
-                    await self._generate()
+                async with conversation_let_go(self._run.asked):
+                    if await self._accept():
+                        _watch()
+                        await self._generate()
             finally:
                 del _running[self._response_id]
                 self.ended.set()
@@ -129,7 +136,9 @@ class _Job:
         try:
             frames = await self._run.queue()
         except Exception as exc:
-            # Not ours to handle: whoever waits for the answer is told.
+            # Not ours to handle: whoever waits for the answer is told, and may try again at once.
+            if self._run.asked.hold is not None:
+                await self._run.asked.hold.release()
             self.accepted.set_result(exc)
             return False
         if self._is_logged:

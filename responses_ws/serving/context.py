@@ -18,11 +18,19 @@ from responses_ws.protocol.compaction import (
     in_place,
     threshold_of,
 )
+from responses_ws.protocol.configuration import Configuration
 from responses_ws.protocol.depth import check_depth
 from responses_ws.protocol.errors import InvalidRequest, PreviousResponseNotFound
-from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, require_outputs
-from responses_ws.protocol.request import JsonObject, Request, check_request
-from responses_ws.rendering.chat import ChatPrompt
+from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, listed, require_outputs
+from responses_ws.protocol.request import (
+    JsonObject,
+    Request,
+    check_chosen_tool,
+    check_format,
+    check_request,
+    check_tools,
+)
+from responses_ws.rendering.chat import MEDIA, ChatPrompt, Medium
 from responses_ws.rendering.formats import in_words, response_format
 from responses_ws.rendering.tools import Offer, ToolSet
 from responses_ws.rendering.truncation import without_oldest
@@ -32,7 +40,10 @@ from responses_ws.stores.lookup import find_stored
 from responses_ws.stores.memory import hot_tier
 
 from .admission import Principal, admit
+from .conversations import Hold, find_conversation, hold, link_of
 from .mailbox import Mailbox
+from .prompts import expanded
+from .references import resolved
 from .sampling import Word
 from .sealed import opened_context, opened_input
 
@@ -55,6 +66,8 @@ class Asked(msgspec.Struct, kw_only=True):
     """Calls do not end the response: it waits for their outputs."""
     recheck: Callable[[], Awaitable[Principal]] | None = None
     """Asks again who is asking, when a response that has waited goes on."""
+    hold: Hold | None = None
+    """Its conversation, once it is held; whoever runs the turn releases it."""
     began: Callable[[str], None] | None = None
     """Called with the response's id before its first event."""
     ended: Callable[[str], None] | None = None
@@ -69,11 +82,12 @@ class Asked(msgspec.Struct, kw_only=True):
 _SHORT_BYTES = 8192  # about 2,000 tokens: a good summary of something longer is as long
 
 
-class Context(msgspec.Struct, kw_only=True):
-    """What the engine is about to continue."""
+class Gathered(msgspec.Struct, kw_only=True):
+    """Everything that a model is about to be told."""
 
     asked: Asked
-    route: Route
+    route: Route | None
+    """Who answers; None where only the input is counted, for no model in particular."""
     parent: Link | None
     new_items: list[Item]
     items: SharedLog[Item]
@@ -82,7 +96,22 @@ class Context(msgspec.Struct, kw_only=True):
     """Items below this position are the response's input."""
     prompt: ChatPrompt
     """The same, rendered; without instructions, which are this request's only."""
+    instructions: str | list[Item] | None
+    """What stands before the context: the request's own, or what its prompt template says. Not inherited."""
     tools: ToolSet
+    """The request's, and those that came as items."""
+    configuration: Configuration
+
+    def estimated_input_tokens(self) -> int:
+        """About four bytes a token, for engines that say nothing."""
+        prompt = self.prompt.with_instructions(self.instructions)
+        return prompt.estimated_tokens + (len(prompt.instructions) + len(self.tools.encoded or b"") + 3) // 4
+
+
+class Context(Gathered, kw_only=True):
+    """What an engine is about to continue."""
+
+    route: Route
     left_out: int = 0
     """Items that are too old to be in the prompt: this request's own doing."""
 
@@ -99,11 +128,10 @@ class Context(msgspec.Struct, kw_only=True):
         text = request.text or {}
         wanted = text.get("format") or {}
         told = in_words(wanted, can.response_format)
-        instructions = "\n\n".join(filter(None, (request.instructions, told)))
         return ChatRequest(
             request_id=response_id,
             model=self.route.upstream,
-            prompt=self.prompt.with_instructions(instructions),
+            prompt=self.prompt.with_instructions(_with_words(self.instructions, told)),
             tools=offer.encoded,
             tool_choice=offer.choice,
             parallel_tool_calls=request.parallel_tool_calls,
@@ -119,11 +147,6 @@ class Context(msgspec.Struct, kw_only=True):
             affinity=f"{project_id}:{self.items.identity}",
             prompt_cache_key=f"{project_id}:{request.prompt_cache_key}" if request.prompt_cache_key else None,
         )
-
-    def estimated_input_tokens(self) -> int:
-        """About four bytes a token, for engines that say nothing."""
-        instructions = len(self.asked.request.instructions or "")
-        return self.prompt.estimated_tokens + (instructions + len(self.tools.encoded or b"") + 3) // 4
 
     def fitted(self) -> "Context":
         """As ``truncation`` wants it, where the model's limit is known.
@@ -188,7 +211,7 @@ class Context(msgspec.Struct, kw_only=True):
         # A summary is plain text, whatever form the answer is to have.
         return msgspec.structs.replace(
             request,
-            prompt=self.prompt.extended([asked]).with_instructions(self.asked.request.instructions),
+            prompt=self.prompt.extended([asked]).with_instructions(self.instructions),
             response_format=None,
             top_logprobs=None,
         )
@@ -216,6 +239,7 @@ class Context(msgspec.Struct, kw_only=True):
             items=self.items.extended(output),
             input_end=self.input_end,
             open_calls=calls_left_open({}, output),
+            configuration=self.configuration,
             prompt=prompt,
             tools=self.tools,
             route=self.route,
@@ -230,26 +254,39 @@ async def open_context(asked: Asked) -> Context:
     """Everything before the engine call. Costs what is new.
 
     Raises:
-        ApiError: the request cannot be served; nothing has happened.
+        ApiError: the request cannot be served; nothing has happened but that its conversation may be held.
     """
-    request = asked.request
+    return Context(**msgspec.structs.asdict(await gather(asked))).fitted()
+
+
+async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
+    """The context of a turn, or of a request whose input ``is_counted`` and no more: that holds no conversation.
+
+    ``asked.request`` is then as it is meant: with what its prompt template and earlier items supply.
+
+    Raises:
+        ApiError: the request cannot be served.
+    """
     limits = app_settings.limits
+    front: list[Item] = []
+    if asked.request.prompt is not None:
+        asked.request, front = await expanded(asked.principal, asked.request)
+    request = asked.request
     check_request(
         request,
         max_tools=limits.max_tools,
         max_schema_bytes=limits.max_schema_bytes,
         is_on_socket=asked.transport == "websocket",
+        is_counted=is_counted,
     )
-    assert request.model is not None, "check_request has seen to it"
-    admit(asked.principal, request.model)
-    parent = await _find_parent(asked)
-    if parent is not None and parent.route.model == request.model:
-        route: Route = parent.route
-    else:
-        route = await registry.resolve(request.model)
-    new_items = input_items(request.input, new_id, max_items=limits.max_items)
-    check_media_sizes(new_items, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
-    shown = opened_input(new_items, project_id=asked.principal.project_id, model=request.model)
+    if request.model is not None:
+        admit(asked.principal, request.model)
+    parent = await _find_parent(asked, is_counted=is_counted)
+    route = await _route(request.model, parent)
+    given = input_items(request.input, new_id, max_items=limits.max_items)
+    check_media_sizes(given, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
+    new_items = await resolved(given, project_id=asked.principal.project_id, links=_links_of(asked, parent))
+    shown = _opened(given, new_items, asked)
     if parent is not None and parent.kept_input:
         new_items = _behind_outputs(new_items, parent.kept_input)
         shown = _behind_outputs(shown, parent.kept_input)
@@ -258,17 +295,15 @@ async def open_context(asked: Asked) -> Context:
     if any(item.get("type") == COMPACTION for item in shown):
         # Whatever the parent's prompt says, most of it counts no more.
         past = opened_context(list(parent.items), project_id=asked.principal.project_id) if parent else []
-        past_prompt, shown = ChatPrompt(takes=route.engine.capabilities.media), in_place([*past, *shown])
+        past_prompt, shown = ChatPrompt(takes=_media(route)), in_place([*past, *shown])
     else:
-        past_prompt = _past_prompt(parent, route, asked)
-    if parent is not None and parent.tools is not None and parent.tools.source == (request.tools or []):
-        tools = parent.tools
-        # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
-        request.tools = list(tools.source)
-    else:
-        check_depth(request.tools or [], "tools", within=2)
-        tools = ToolSet(request.tools or [])
-    context = Context(
+        past_prompt = _past_prompt(parent, _media(route), asked)
+    past_configuration = parent.configuration if parent else Configuration()
+    configuration = past_configuration.after(new_items)
+    if configuration.text_format is not None and configuration.text_format is not past_configuration.text_format:
+        check_format(configuration.text_format, "text.format", max_schema_bytes=limits.max_schema_bytes)
+    asked.request = request = configuration.applied(request)
+    return Gathered(
         asked=asked,
         route=route,
         parent=parent,
@@ -276,9 +311,10 @@ async def open_context(asked: Asked) -> Context:
         items=items,
         input_end=len(items),
         prompt=past_prompt.extended(shown),
-        tools=tools,
+        instructions=_in_front(request.instructions, front),
+        tools=_tools(request, configuration, parent),
+        configuration=configuration,
     )
-    return context.fitted()
 
 
 def _too_long(needed: int, limit: int) -> InvalidRequest:
@@ -289,10 +325,21 @@ def _too_long(needed: int, limit: int) -> InvalidRequest:
     )
 
 
-def _past_prompt(parent: Link | None, route: Route, asked: Asked) -> ChatPrompt:
+async def _route(model: str | None, parent: Link | None) -> Route | None:
+    """Who answers for the model, resolved once per chain. Raises ModelNotFound."""
+    if parent is not None and parent.route is not None and parent.route.model == model:
+        known: Route = parent.route
+        return known
+    return None if model is None else await registry.resolve(model)
+
+
+def _media(route: Route | None) -> frozenset[Medium]:
+    return MEDIA if route is None else route.engine.capabilities.media
+
+
+def _past_prompt(parent: Link | None, takes: frozenset[Medium], asked: Asked) -> ChatPrompt:
     """What the new input is appended to: the parent's prompt, unless that was made for an engine of other means, or
     without the oldest turns, which this request does not allow."""
-    takes = route.engine.capabilities.media
     if parent is None:
         return ChatPrompt(takes=takes)
     prompt: ChatPrompt = parent.prompt
@@ -300,6 +347,56 @@ def _past_prompt(parent: Link | None, route: Route, asked: Asked) -> ChatPrompt:
         return prompt
     past = opened_context(list(parent.items), project_id=asked.principal.project_id)
     return ChatPrompt(takes=takes).extended(in_place(past))
+
+
+def _opened(given: Sequence[Item], resolved_items: Sequence[Item], asked: Asked) -> list[Item]:
+    """The new items as the model is to see them: what the client sends is checked, what it refers to is our own."""
+    project_id = asked.principal.project_id
+    shown = opened_input(given, project_id=project_id, model=asked.request.model)
+    for index, item in enumerate(given):
+        if item.get("type") == "item_reference":
+            shown[index : index + 1] = opened_context([resolved_items[index]], project_id=project_id)
+    return shown
+
+
+def _in_front(instructions: str | None, messages: list[Item]) -> str | list[Item] | None:
+    """Instructions alone as they are; with messages of a prompt template, as the first of them."""
+    if not messages:
+        return instructions
+    first = input_items([{"role": "developer", "content": instructions}], new_id, max_items=1) if instructions else []
+    return [listed(item) for item in first + messages]
+
+
+def _with_words(instructions: str | list[Item] | None, words: str | None) -> str | list[Item] | None:
+    """Instructions with something that this engine has to be told in words."""
+    if not words:
+        return instructions
+    if isinstance(instructions, list):
+        return [*instructions, {"type": "message", "role": "developer", "content": words}]
+    return f"{instructions}\n\n{words}" if instructions else words
+
+
+def _tools(request: Request, configuration: Configuration, parent: Link | None) -> ToolSet:
+    """The tools of this turn; the parent's set, if they are the same."""
+    sent = [*(request.tools or ()), *configuration.tools]
+    if parent is not None and parent.tools is not None and parent.tools.source == sent:
+        tools: ToolSet = parent.tools
+        if request.tools:
+            # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
+            request.tools = list(tools.source[: len(request.tools)])
+        names = tools.names
+    else:
+        names = check_tools(sent, max_tools=app_settings.limits.max_tools)
+        check_depth(sent, "tools", within=2)
+        tools = ToolSet(sent)
+    check_chosen_tool(request.tool_choice, names)
+    return tools
+
+
+def _links_of(asked: Asked, parent: Link | None) -> list[Link]:
+    """What this connection knows, the parent first."""
+    known = asked.chains.links() if asked.chains is not None else []
+    return known if parent is None else [parent, *known]
 
 
 def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:
@@ -310,12 +407,21 @@ def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:
     return [*new_items[:outputs], *kept, *new_items[outputs:]]
 
 
-async def _find_parent(asked: Asked) -> Link | None:
-    """The response to continue: from this connection, this process, Redis, the database, in that order.
+async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
+    """What to continue: a conversation; or a response, from this connection, this process, Redis or the database.
 
     Raises:
         PreviousResponseNotFound: unknown, foreign, deleted, expired and evicted look the same.
+        ConversationNotFound: likewise.
+        ConversationLocked: another turn is writing it.
     """
+    conversation_id = asked.request.conversation_id
+    if conversation_id is not None:
+        takes = _media(await _route(asked.request.model, None))
+        if is_counted:
+            return await link_of(await find_conversation(asked.principal.project_id, conversation_id), takes)
+        asked.hold = await hold(asked.principal.project_id, conversation_id)
+        return await link_of(asked.hold.conversation, takes)
     response_id = asked.previous_response_id
     if response_id is None:
         return None
@@ -348,6 +454,7 @@ async def _link_from(stored: StoredChain, project_id: int) -> Link:
         items=SharedLog(stored.items),
         input_end=stored.input_end,
         open_calls=calls_left_open({}, output),
+        configuration=Configuration().after(stored.items),
         prompt=prompt,
         route=route,
         size=3 * prompt.byte_length,

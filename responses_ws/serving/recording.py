@@ -13,15 +13,16 @@ from django.utils import timezone
 from responses_ws.conf import app_settings
 from responses_ws.connection.chain import CONTINUABLE
 from responses_ws.models import UsageRecord
-from responses_ws.protocol.errors import PreviousResponseNotFound
+from responses_ws.protocol.errors import ApiError, ConversationLocked, PreviousResponseNotFound
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
 from responses_ws.runtime import background, dbpool, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
-from responses_ws.stores import events, rows
+from responses_ws.stores import conversations, events, rows
 from responses_ws.stores.base import Place
+from responses_ws.stores.conversations import Appending
 from responses_ws.stores.lookup import redis_store
 
 from .admission import Principal
@@ -48,6 +49,8 @@ class Stored(msgspec.Struct, frozen=True):
     input_end: int
     begun: Place | None = None
     """Where it ends already, if it was stored when it was queued: only its output is missing."""
+    rewrite: Callable[[], Sequence[Item]] | None = None
+    """The whole context, where the parent only saves writing it: a conversation outlives the responses on it."""
 
     @property
     def items_begun(self) -> int:
@@ -112,15 +115,16 @@ class Record:
         """
         self._opened = writer.submit(lambda: self._write_queued(stored, frames))
         place = await asyncio.wrap_future(self._opened)
-        if place is None:
-            raise PreviousResponseNotFound(stored.response["previous_response_id"])
+        if isinstance(place, ApiError):
+            raise place
         _checkpointer.watch(self)
         return place
 
-    def _write_queued(self, stored: Stored, frames: Sequence[str]) -> Place | None:
+    def _write_queued(self, stored: Stored, frames: Sequence[str]) -> Place | ApiError:
         """In the writer's thread."""
-        if stored.parent is not None and not rows.exists(stored.parent):
-            return None
+        stored, error = _with_its_past(stored)
+        if error is not None:
+            return error
         place = self._save(stored, timezone.now())
         sql.insert(UsageRecord, [self._row])
         events.insert_events(self._principal.project_id, self.response_id, 0, frames)
@@ -141,20 +145,33 @@ class Record:
         if self.first_token_ms is None:
             self.first_token_ms = (time.perf_counter() - self._began) * 1000
 
-    async def close(self, *, status: str, usage: Usage, reason: str = "", stored: Stored | None = None) -> Place | None:
-        """Make the end durable, and the response with it. Returns where a stored response now ends.
+    async def close(
+        self,
+        *,
+        status: str,
+        usage: Usage,
+        reason: str = "",
+        stored: Stored | None = None,
+        appending: Appending | None = None,
+    ) -> Place | None:
+        """Make the end durable, with it the response and what it adds to its conversation.
+
+        Returns where a stored response now ends.
 
         Raises:
             PreviousResponseNotFound: its parent, or itself, has been deleted meanwhile; the record is closed as failed.
+            ConversationLocked: this process was not heard of for too long, and another turn has taken over; likewise.
 
         Shielded: a second cancellation, as at shutdown, must not lose it. Billing is kicked, never waited for.
         """
         assert not self.is_closed, "a record is closed once"
         self.is_closed = True
         _checkpointer.forget(self)
-        return await asyncio.shield(background.spawn(self._close(status, usage, reason, stored)))
+        return await asyncio.shield(background.spawn(self._close(status, usage, reason, stored, appending)))
 
-    async def _close(self, status: str, usage: Usage, reason: str, stored: Stored | None) -> Place | None:
+    async def _close(
+        self, status: str, usage: Usage, reason: str, stored: Stored | None, appending: Appending | None
+    ) -> Place | None:
         now = timezone.now()
         duration_ms = (time.perf_counter() - self._began) * 1000
         fields = {
@@ -166,17 +183,18 @@ class Record:
             "first_token_ms": self.first_token_ms,
             "duration_ms": duration_ms,
         }
-        place = await writer.write(lambda: self._write_end(fields, stored, now))
+        end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
         dispatcher.kick()
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, status, usage))
-        if stored is not None and place is None:
-            raise PreviousResponseNotFound(stored.response["previous_response_id"] or self.response_id)
-        if stored is not None and place is not None and stored.can_be_continued and app_settings.REDIS_URL:
+        if isinstance(end, ApiError):
+            raise end
+        if end is not None and end[0].can_be_continued and app_settings.REDIS_URL:
+            saved, place = end
             background.spawn(
-                redis_store.save(self._principal.project_id, stored.response, place, stored.items, stored.input_end)
+                redis_store.save(self._principal.project_id, saved.response, place, saved.items, saved.input_end)
             )
-        return place
+        return None if end is None else end[1]
 
     def _tell(self, status: str, usage: Usage) -> None:
         """In a thread of the pool."""
@@ -188,24 +206,34 @@ class Record:
             usage=usage,
         )
 
-    def _write_end(self, fields: dict[str, Any], stored: Stored | None, now: datetime) -> Place | None:
-        """In the writer's thread."""
-        is_orphan = (
-            stored is not None and stored.begun is None and stored.parent is not None and not rows.exists(stored.parent)
-        )
-        if is_orphan:
-            fields = {**fields, "status": UsageRecord.Status.FAILED, "reason": "previous_response_not_found"}
+    def _write_end(
+        self, fields: dict[str, Any], stored: Stored | None, appending: Appending | None, now: datetime
+    ) -> tuple[Stored, Place] | ApiError | None:
+        """In the writer's thread. Returns what was stored and where, or why the turn fails after all."""
+        error: ApiError | None = None
+        if appending is not None and not conversations.append(appending):
+            error = ConversationLocked(appending.conversation_id)
+        elif stored is not None and stored.begun is None:
+            stored, error = _with_its_past(stored)
+        if error is not None:
+            fields = {**fields, "status": UsageRecord.Status.FAILED, "reason": error.code}
         where = {"response_id": self.response_id, "status": UsageRecord.Status.IN_PROGRESS}
         if not sql.update(UsageRecord, fields, where):
             if UsageRecord.objects.filter(response_id=self.response_id).exists():
                 raise LeaseLost(self.response_id)
             # Its opening failed, or was never tried: the row is written whole.
             sql.insert(UsageRecord, [{**self._row, **fields}])
-        if stored is None or is_orphan:
-            return None
+        if stored is None or error is not None:
+            return error
         if stored.begun is not None:
-            return rows.finish(stored.response, stored.begun, stored.items[stored.items_begun :])
-        return self._save(stored, now)
+            place = rows.finish(stored.response, stored.begun, stored.items[stored.items_begun :])
+            if place is None:
+                return PreviousResponseNotFound(stored.response["previous_response_id"] or self.response_id)
+        else:
+            place = self._save(stored, now)
+        if appending is not None:
+            conversations.remember_place(appending.conversation_id, place)
+        return stored, place
 
     def _save(self, stored: Stored, now: datetime) -> Place:
         return rows.save(
@@ -216,6 +244,15 @@ class Record:
             input_end=stored.input_end,
             expires_at=now + timedelta(days=app_settings.STORE_DAYS),
         )
+
+
+def _with_its_past(stored: Stored) -> tuple[Stored, ApiError | None]:
+    """What is to be stored, now that its parent may be gone; and the refusal, if it cannot do without."""
+    if stored.parent is None or rows.exists(stored.parent):
+        return stored, None
+    if stored.rewrite is None:
+        return stored, PreviousResponseNotFound(stored.response["previous_response_id"])
+    return msgspec.structs.replace(stored, parent=None, items=stored.rewrite()), None
 
 
 def _counts(usage: Usage) -> dict[str, int]:

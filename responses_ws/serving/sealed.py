@@ -32,8 +32,10 @@ def seal_context(items: Sequence[Item], *, project_id: int) -> str:
     return seal(msgspec.json.encode(items), purpose=COMPACTION, project_id=project_id)
 
 
-def opened_input(items: Sequence[Item], *, project_id: int, model: str) -> list[Item]:
+def opened_input(items: Sequence[Item], *, project_id: int, model: str | None) -> list[Item]:
     """A request's input with its seals opened, as ``model`` is to see it; compactions as ``{type, items}``.
+
+    Without a model, as for items that were kept here.
 
     Raises:
         InvalidEncryptedContent: ``param`` names the place.

@@ -5,13 +5,13 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.connection.chain import Link
+from responses_ws.connection.chain import CONTINUABLE, Link
 from responses_ws.connection.commands import Append
 from responses_ws.connection.guard import Guard
 from responses_ws.connection.state import unheard_steer
@@ -69,26 +69,37 @@ async def run_turn(asked: Asked) -> Frames:
         raise Overloaded("The server is about to restart. Please try again on a new connection.")
     mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
     with running_turn():
-        try:
-            run = Run(await open_context(asked), mailbox)
-        except ApiError:
-            _evict_parent(asked)
-            raise
-        while True:
-            async with aclosing(run.warm_up() if asked.request.is_warmup else run.generate()) as events:
-                async for frames in events:
-                    yield frames
-            if not run.steers:
-                break
+        async with conversation_let_go(asked):
             try:
-                run = Run(await open_context(run.successor()), mailbox)
-            except ApiError as error:
-                yield run.return_steers(error)
-                break
-            asked = run.asked
-        unheard = [unheard_steer(word, has_ended=True) for word in mailbox.drain() if isinstance(word, Steer)]
-        if unheard:
-            yield unheard
+                run = Run(await open_context(asked), mailbox)
+            except ApiError:
+                _evict_parent(asked)
+                raise
+            while True:
+                async with aclosing(run.warm_up() if asked.request.is_warmup else run.generate()) as events:
+                    async for frames in events:
+                        yield frames
+                if not run.steers:
+                    break
+                try:
+                    run = Run(await open_context(run.successor()), mailbox)
+                except ApiError as error:
+                    yield run.return_steers(error)
+                    break
+                asked = run.asked
+            unheard = [unheard_steer(word, has_ended=True) for word in mailbox.drain() if isinstance(word, Steer)]
+            if unheard:
+                yield unheard
+
+
+@asynccontextmanager
+async def conversation_let_go(asked: Asked) -> AsyncGenerator[None, None]:
+    """Whatever becomes of the turn, its conversation does not stay held."""
+    try:
+        yield
+    finally:
+        if asked.hold is not None:
+            await asked.hold.release()
 
 
 def _evict_parent(asked: Asked) -> None:
@@ -114,6 +125,8 @@ class Run:
             stream_id=self.asked.stream_id,
             shows_raw_reasoning=app_settings.RAW_REASONING,
         )
+        # With a prompt template they may be messages, too.
+        self._turn.response["instructions"] = context.instructions
         self._record = Record(
             self.asked.principal,
             response_id=self._turn.id,
@@ -232,6 +245,9 @@ class Run:
                     # Deleted meanwhile: then nobody will ask for it.
                     await record.close(status="failed", usage=usage, reason=error.code or "", stored=stored)
             _evict_parent(self.asked)
+            if self.asked.hold is not None:
+                # Before the client is told: it may try again at once.
+                await self.asked.hold.release()
             if not failure:
                 raise error from exc
             self._tell_end()
@@ -418,6 +434,9 @@ class Run:
 
     def _take_steer(self, steer: Steer) -> list[str]:
         """Accept a steer, or say why not."""
+        if self.asked.hold is not None:
+            error = steer_error("steering_not_supported", "A response on a conversation cannot be steered.")
+            return [self._turn.refuse_steer(steer, error)]
         if self.asked.request.is_warmup or len(self.steers) >= MAX_PENDING:
             error = steer_error("too_many_pending_steers", f"At most {MAX_PENDING} steers may wait.")
             return [self._turn.refuse_steer(steer, error)]
@@ -513,10 +532,21 @@ class Run:
     async def _settle(self, usage: Usage) -> Link:
         """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
         context, asked, response = self._context, self.asked, self._turn.response
-        stored = self._stored(self._turn.kept_output) if asked.request.is_stored else None
-        reason = "cancel_requested" if self._turn.status == CANCELLED else self._turn.incomplete_reason
-        place = await self._record.close(status=self._turn.status, usage=usage, reason=reason, stored=stored)
-        link = context.link(response, self._turn.kept_output[len(context.items) - context.input_end :], place)
+        hold, output = asked.hold, self._turn.kept_output
+        if hold is not None and self._turn.status not in CONTINUABLE:
+            await hold.release()
+            hold = None
+        stored = self._stored(output) if asked.request.is_stored else None
+        place = await self._record.close(
+            status=self._turn.status,
+            usage=usage,
+            reason="cancel_requested" if self._turn.status == CANCELLED else self._turn.incomplete_reason,
+            stored=stored,
+            appending=None if hold is None else hold.appending(context.new_items + output),
+        )
+        link = context.link(response, output[len(context.items) - context.input_end :], place)
+        if hold is not None:
+            hold.appended(link, len(context.new_items) + len(output))
         # Before the terminal event: a fast client continues in the same millisecond.
         if asked.chains is not None:
             asked.chains.put(asked.stream_id, link)
@@ -526,14 +556,19 @@ class Run:
         return link
 
     def _stored(self, output: list[Item]) -> Stored:
-        """The response as it is, with this output, to be kept."""
-        context, parent = self._context, self._context.parent
-        if parent is not None and parent.place is not None:
-            place, items = parent.place, context.new_items
-        else:
-            # Nothing of this chain is stored yet: it is written whole, once.
-            place, items = None, context.items.since(0)[: context.input_end]
-        return Stored(self._turn.response, place, items + output, context.input_end, self._place)
+        """The response as it is, with this output, to be kept: behind what is stored of its context already.
+
+        Where nothing is, its context is written whole, once.
+        """
+        place = self._context.parent.place if self._context.parent is not None else None
+        items = self._input_from(place.end if place is not None else 0) + output
+        # A conversation outlives what was stored of it with a response.
+        rewrite = None if self.asked.hold is None else lambda: self._input_from(0) + output
+        return Stored(self._turn.response, place, items, self._context.input_end, self._place, rewrite)
+
+    def _input_from(self, start: int) -> list[Item]:
+        """The context that the response was made from, from position ``start`` on."""
+        return self._context.items.since(start)[: self._context.input_end - start]
 
 
 _APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "message"})

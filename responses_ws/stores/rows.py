@@ -6,10 +6,18 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from responses_ws.models import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse, UsageRecord
+from responses_ws.models import (
+    Chain,
+    Conversation,
+    IdempotencyKey,
+    ResponseEvent,
+    StoredItem,
+    StoredResponse,
+    UsageRecord,
+)
 from responses_ws.models.responses import StoredResponseQuerySet
 from responses_ws.protocol.items import Item
 from responses_ws.runtime import sql
@@ -178,6 +186,13 @@ def prune() -> int:
     return events + keys
 
 
+def find_items(project_id: int, item_ids: set[str]) -> dict[str, Item]:
+    """Items of this project's stored responses by their ids; of several with one id the newest."""
+    alive = StoredResponse.objects.of(project_id).filter(chain_id=OuterRef("chain_id"), end__gt=OuterRef("position"))
+    rows = StoredItem.objects.filter(Exists(alive), chain__project_id=project_id, item_id__in=item_ids).order_by("pk")
+    return {item_id: msgspec.json.decode(body) for item_id, body in rows.values_list("item_id", "body")}
+
+
 def delete(project_id: int, response_id: str) -> Deleted | None:
     """Tombstone a response and everything continued from it; their items are gone. None where there is no such."""
     found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
@@ -198,6 +213,8 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
     StoredItem.objects.filter(chain_id__in=[chain_id for chain_id in chains if chain_id != found.chain_id]).delete()
     # A length that no parent's end equals: whoever still holds the deleted past can only fork, and is refused there.
     Chain.objects.filter(id__in=chains).update(length=_NO_LENGTH)
+    # Conversations keep their items; of being stored here they know nothing any more.
+    Conversation.objects.filter(chain_id__in=chains).update(chain=None, chain_end=0)
     return Deleted(ids, chains)
 
 

@@ -1,13 +1,10 @@
 """The HTTP endpoints. Plain DRF views over the async core, which runs on the server's own loop."""
 
-from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.views import APIView
 
 from responses_ws.engines.registry import registry
 from responses_ws.protocol.compaction import decode_compact_request
@@ -19,45 +16,18 @@ from responses_ws.runtime import connections, dbpool
 from responses_ws.serving import background
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.compaction import compact
+from responses_ws.serving.context import Asked
+from responses_ws.serving.counting import count_input
 from responses_ws.stores import events, rows
 from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import redis_store
 from responses_ws.stores.memory import hot_tier
 
-from .authentication import authenticator
+from .base import ApiView, principal_of
 from .bodies import read_body
-from .exceptions import exception_handler, json_response
+from .exceptions import json_response
+from .pages import page_asked, page_of
 from .sse import answer_once, answer_turn, stream
-
-
-class IgnoreAccept(BaseContentNegotiation):
-    """SDKs stream with ``Accept: application/json``: the body's ``stream`` decides, nothing else."""
-
-    def select_parser(self, request: Any, parsers: Any) -> Any:
-        return parsers[0]
-
-    def select_renderer(self, request: Any, renderers: Any, format_suffix: str | None = None) -> Any:
-        return renderers[0], renderers[0].media_type
-
-
-class ApiView(APIView):
-    """What all endpoints share: our authentication, our errors, no settings of the host project's own API."""
-
-    authentication_classes = ()
-    permission_classes = ()
-    throttle_classes = ()
-    content_negotiation_class = IgnoreAccept
-
-    def get_exception_handler(self) -> Callable[..., HttpResponse]:
-        return exception_handler
-
-
-def _headers(request: HttpRequest) -> dict[str, str]:
-    return {name.lower(): value for name, value in request.headers.items()}
-
-
-async def _principal(request: HttpRequest) -> Principal:
-    return await authenticator().authenticate(_headers(request))
 
 
 class ResponsesView(ApiView):
@@ -68,7 +38,7 @@ class ResponsesView(ApiView):
         return async_to_sync(self._respond)(request, body)
 
     async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
-        principal = await _principal(request)
+        principal = await principal_of(request)
         asked = decode_request(body)
         key = request.headers.get("Idempotency-Key")
         if key is not None:
@@ -84,8 +54,20 @@ class CompactView(ApiView):
         return async_to_sync(self._compact)(request, body)
 
     async def _compact(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        principal = await _principal(request)
+        principal = await principal_of(request)
         return json_response(await compact(principal, decode_compact_request(body)))
+
+
+class InputTokensView(ApiView):
+    """``POST /v1/responses/input_tokens``: what a turn's input would count."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return async_to_sync(self._count)(request, read_body(request))
+
+    async def _count(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        principal = await principal_of(request)
+        asked = Asked(principal=principal, request=decode_request(body), transport="http")
+        return json_response({"object": "response.input_tokens", "input_tokens": await count_input(asked)})
 
 
 async def _stored(principal: Principal, response_id: str) -> StoredChain:
@@ -104,7 +86,7 @@ class ResponseView(ApiView):
         return async_to_sync(self._get)(request, response_id)
 
     async def _get(self, request: HttpRequest, response_id: str) -> HttpResponseBase:
-        principal = await _principal(request)
+        principal = await principal_of(request)
         stored = await _stored(principal, response_id)
         if request.GET.get("stream") != "true":
             return json_response(stored.response)
@@ -120,7 +102,7 @@ class ResponseView(ApiView):
         return async_to_sync(self._delete)(request, response_id)
 
     async def _delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
-        project_id = (await _principal(request)).project_id
+        project_id = (await principal_of(request)).project_id
         deleted = None
         if is_well_formed(response_id):
             deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
@@ -150,7 +132,7 @@ class CancelView(ApiView):
         return async_to_sync(self._cancel)(request, response_id)
 
     async def _cancel(self, request: HttpRequest, response_id: str) -> HttpResponse:
-        principal = await _principal(request)
+        principal = await principal_of(request)
         response = None
         if is_well_formed(response_id):
             response = await background.cancel(principal.project_id, response_id)
@@ -166,36 +148,10 @@ class InputItemsView(ApiView):
         return async_to_sync(self._get)(request, response_id)
 
     async def _get(self, request: HttpRequest, response_id: str) -> HttpResponse:
-        principal = await _principal(request)
+        principal = await principal_of(request)
         stored = await _stored(principal, response_id)
         items = [listed(item) for item in stored.items[: stored.input_end]]
-        return json_response(_page(items, request))
-
-
-def _page(items: list[dict[str, Any]], request: HttpRequest) -> dict[str, Any]:
-    """A list object. ``limit`` 1–100 (20), ``order`` desc or asc, ``after`` an item id."""
-    order = request.GET.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest(f"Invalid value: {order!r}.", param="order")
-    limit = request.GET.get("limit", "20")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= 100:
-        raise InvalidRequest(f"Invalid value: {limit!r}; expected 1 to 100.", param="limit")
-    if order == "desc":
-        items = items[::-1]
-    after = request.GET.get("after")
-    if after is not None:
-        positions = [index for index, item in enumerate(items) if item["id"] == after]
-        if not positions:
-            raise InvalidRequest(f"No such item: {after!r}.", param="after")
-        items = items[positions[0] + 1 :]
-    page = items[: int(limit)]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > len(page),
-    }
+        return json_response(page_of(items, page_asked(request.GET)))
 
 
 def _response_not_found(response_id: str) -> NotFound:
@@ -211,7 +167,7 @@ class ModelsView(ApiView):
         return async_to_sync(self._get)(request)
 
     async def _get(self, request: HttpRequest) -> HttpResponse:
-        return json_response({"object": "list", "data": await _models(await _principal(request))})
+        return json_response({"object": "list", "data": await _models(await principal_of(request))})
 
 
 class ModelView(ApiView):
@@ -221,7 +177,7 @@ class ModelView(ApiView):
         return async_to_sync(self._get)(request, model)
 
     async def _get(self, request: HttpRequest, model: str) -> HttpResponse:
-        for known in await _models(await _principal(request)):
+        for known in await _models(await principal_of(request)):
             if known["id"] == model:
                 return json_response(known)
         raise ModelNotFound(model)

@@ -8,8 +8,8 @@ from django.test import Client
 from django.utils import timezone
 
 from responses_ws.billing import ledger
-from responses_ws.models import Journal, UsageRecord
-from responses_ws.stores import rows
+from responses_ws.models import Journal, PromptTemplate, PromptVersion, UsageRecord
+from responses_ws.stores import conversations, rows
 from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
 
 SCRIPT = "<script>alert('x')</script>"
@@ -61,6 +61,11 @@ def filled(db):
     ledger.reverse(Journal.objects.usage().exclude(memo="").first(), "a test")
     make_record(project, started_at=now)
     say(project, "resp_stored", [{"id": "msg_1", "type": "message", "content": SCRIPT}])
+    conversations.create(project.pk, "conv_kept", {"topic": "trains"}, [{"id": "msg_kept", "content": SCRIPT}])
+    template = PromptTemplate.objects.create(project=project, name="greeting")
+    PromptVersion.objects.create(template=template, text="Greet {{name}}.\n[user]\nHello", model="m")
+    PromptVersion.objects.filter(template=template).publish()
+    PromptVersion.objects.create(template=template, text="Greet {{name}} warmly.\n[user]\nHello", note="warmer")
     return project
 
 

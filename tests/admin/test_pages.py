@@ -7,14 +7,41 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from responses_ws.models import Account, Journal, Organization, Posting, Project, RatedLine, StoredResponse, UsageRecord
+from responses_ws.models import (
+    Account,
+    Journal,
+    Organization,
+    Posting,
+    Project,
+    PromptTemplate,
+    PromptVersion,
+    RatedLine,
+    StoredResponse,
+    UsageRecord,
+)
+from responses_ws.stores import conversations
 from tests.billing.rows import make_key, make_prices, make_project, make_record
 
 pytestmark = pytest.mark.django_db
 
-LISTED = ["account", "apikey", "journal", "organization", "price", "project", "storedresponse", "usagerecord"]
-READ_ONLY = ["account", "journal", "storedresponse", "usagerecord"]
-NEVER_REGISTERED = {"chain", "storeditem", "responseevent", "idempotencykey", "posting", "ratedline"}
+LISTED = [
+    "account",
+    "apikey",
+    "conversation",
+    "journal",
+    "organization",
+    "price",
+    "project",
+    "prompttemplate",
+    "promptversion",
+    "storedresponse",
+    "usagerecord",
+]
+READ_ONLY = ["account", "conversation", "journal", "storedresponse", "usagerecord"]
+NEVER_REGISTERED = {"chain", "conversationitem", "storeditem", "responseevent", "idempotencykey"} | {
+    "posting",
+    "ratedline",
+}
 
 
 def changelist(model):
@@ -74,6 +101,9 @@ def test_a_list_takes_as_many_queries_with_forty_rows_as_with_few(boss, filled, 
         )
         Account.objects.create(organization=project.organization, kind="receivable")
         Posting.objects.create(journal=journal, account=Account.objects.last(), amount_nano=0)
+        template = PromptTemplate.objects.create(project=project, name="many")
+        PromptVersion.objects.create(template=template, text="hello")
+        conversations.create(project.pk, f"conv_{number}", {}, [])
 
     with CaptureQueriesContext(connection) as many:
         boss.get(changelist(model))

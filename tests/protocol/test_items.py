@@ -36,6 +36,13 @@ def test_a_text_is_one_user_message() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "given", [{"type": "item_reference", "id": "msg_a"}, {"id": "msg_a"}, {"type": None, "id": "msg_a"}], ids=str
+)
+def test_a_reference_needs_no_type(given: dict[str, Any]) -> None:
+    assert checked(given) == [{"type": "item_reference", "id": "msg_a"}]
+
+
 KEPT: dict[str, dict[str, Any]] = {
     "easy message": {"role": "user", "content": "hi"},
     "type null": {"type": None, "role": "user", "content": "hi"},
@@ -143,7 +150,22 @@ IMAGE = {"type": "input_image"}
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     "type no string": ({"type": 5}, ("invalid_type", "type")),
     "empty type": ({"type": ""}, ("invalid_value", "type")),
-    "reference": ({"type": "item_reference", "id": "msg_1"}, ("unsupported_value", "type")),
+    "reference without id": ({"type": "item_reference"}, (MISSING, "id")),
+    "reference id no string": ({"type": "item_reference", "id": 5}, ("invalid_type", "id")),
+    "tools no array": ({"type": "additional_tools", "tools": {}}, ("invalid_type", "tools")),
+    "no additional tools": ({"type": "additional_tools"}, (MISSING, "tools")),
+    "an additional tool without a name": (
+        {"type": "additional_tools", "tools": [{"type": "custom"}]},
+        (MISSING, "tools[0].name"),
+    ),
+    "effort no string": (
+        {"type": "configuration_update", "reasoning": {"effort": 5}},
+        ("invalid_type", "reasoning.effort"),
+    ),
+    "format of no kind": (
+        {"type": "configuration_update", "text": {"format": {}}},
+        (MISSING, "text.format.type"),
+    ),
     "no role": ({"content": "hi"}, (MISSING, "role")),
     "role no string": ({"role": 5, "content": "hi"}, ("invalid_type", "role")),
     "unknown role": ({"role": "tool", "content": "hi"}, ("invalid_value", "role")),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.protocol.request import Request, check_request, decode_request
+from responses_ws.protocol.request import Request, check_chosen_tool, check_request, decode_request
 
 BASE = {"model": "m", "input": "hi"}
 MAX_TOOLS = 4
@@ -204,8 +204,8 @@ RULES: dict[str, tuple[dict[str, Any], tuple[str, str | None]]] = {
         {"previous_response_id": "resp_a", "conversation": "conv_a"},
         ("mutually_exclusive_parameters", None),
     ),
-    "conversation": ({"conversation": "conv_a"}, ("unsupported_parameter", "conversation")),
-    "prompt": ({"prompt": {"id": "p"}}, ("unsupported_parameter", "prompt")),
+    "conversation without id": ({"conversation": {}}, (MISSING, "conversation.id")),
+    "conversation id no string": ({"conversation": {"id": 5}}, ("invalid_type", "conversation.id")),
     "background unstored": ({"background": True, "store": False}, ("invalid_value", "store")),
     "verbosity": ({"text": {"verbosity": "loud"}}, ("invalid_value", "text.verbosity")),
     "verbosity's type": ({"text": {"verbosity": 5}}, ("invalid_type", "text.verbosity")),
@@ -243,6 +243,9 @@ GIVEN_CONTEXT = {
     "continued with an empty text": {"previous_response_id": "resp_a", "input": ""},
     "continued with no items": {"previous_response_id": "resp_a", "input": []},
     "a warm-up of tools only": {"generate": False, "input": []},
+    "a conversation without input": {"conversation": "conv_a", "input": None},
+    "a conversation as an object": {"conversation": {"id": "conv_a"}, "input": "hi"},
+    "a prompt without input": {"prompt": {"id": "pmpt_a"}, "input": None},
     "background false": {"background": False},
     "background unstored false": {"background": False, "store": False},
     "background": {"background": True},
@@ -378,7 +381,6 @@ BAD_CHOICES: dict[str, tuple[Any, tuple[str, str]]] = {
     "no name": ({"type": "function"}, (MISSING, "tool_choice.name")),
     "nested as in chat": ({"type": "function", "function": {"name": "f"}}, (MISSING, "tool_choice.name")),
     "name no string": ({"type": "custom", "name": 1}, ("invalid_type", "tool_choice.name")),
-    "no such tool": ({"type": "function", "name": "x"}, ("invalid_value", "tool_choice")),
     "allowed without mode": ({"type": "allowed_tools", "tools": []}, (MISSING, "tool_choice.mode")),
     "allowed in no mode": ({**ALLOWED, "mode": "none"}, ("invalid_value", "tool_choice.mode")),
     "allowed without tools": ({"type": "allowed_tools", "mode": "auto"}, (MISSING, "tool_choice.tools")),
@@ -391,6 +393,19 @@ BAD_CHOICES: dict[str, tuple[Any, tuple[str, str]]] = {
 @pytest.mark.parametrize(("choice", "refusal"), BAD_CHOICES.values(), ids=BAD_CHOICES)
 def test_choices_that_are_refused(choice: Any, refusal: tuple[str, str]) -> None:
     assert refusal_of(tools=CHOOSABLE, tool_choice=choice) == refusal
+
+
+def test_a_chosen_tool_is_one_of_those_offered() -> None:
+    for choice in ("auto", None, {"type": "web_search"}, {"type": "function", "name": "f"}):
+        check_chosen_tool(choice, {"f"})
+    with pytest.raises(InvalidRequest) as caught:
+        check_chosen_tool({"type": "custom", "name": "x"}, {"f"})
+
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "tool_choice")
+
+
+def test_a_request_that_is_only_counted_needs_nothing() -> None:
+    check_request(Request(), max_tools=MAX_TOOLS, max_schema_bytes=1000, is_counted=True)
 
 
 SCHEMA = {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}

@@ -14,6 +14,7 @@ import msgspec
 from responses_ws.protocol import (
     client_events,
     compaction,
+    conversations,
     item_shapes,
     object_shapes,
     request,
@@ -28,7 +29,7 @@ from .examples import EXAMPLES
 Schema = dict[str, Any]
 
 MODULES: tuple[ModuleType, ...] = (
-    *(request, compaction, client_events, server_events),
+    *(request, compaction, conversations, client_events, server_events),
     *(item_shapes, tool_shapes, object_shapes),
 )
 """Where a name in ``shape("…")`` is looked up."""

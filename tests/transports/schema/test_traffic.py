@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from asgiref.sync import sync_to_async
 from django.urls import resolve
 
-from responses_ws.models import ApiKey
+from responses_ws.models import ApiKey, PromptTemplate, PromptVersion
 from responses_ws.testing import ResponsesCommunicator
 from responses_ws.transports.schema.operations import OPERATIONS
 from tests.described import NAMES, check, check_event
@@ -238,3 +239,35 @@ async def test_a_streamed_event_is_one_that_the_stream_names(api_key: ApiKey) ->
 def test_the_check_itself_finds_faults(name: str, value: Any) -> None:
     with pytest.raises(AssertionError, match="describe it in"):
         check(name, value)
+
+
+async def test_conversations_are_as_described(reader: Reader) -> None:
+    tools = {"type": "additional_tools", "role": "developer", "tools": TOOLS}
+    update = {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}}
+    made = await reader.ask("post", "/v1/conversations", {"items": [tools, update], "metadata": {"a": "b"}})
+    path = f"/v1/conversations/{made['id']}"
+    added = await reader.ask("post", f"{path}/items", {"items": [{"role": "user", "content": "!tokens 1 hi"}]})
+    item_path = f"{path}/items/{added['first_id']}"
+    reference = {"id": added["first_id"]}
+    body = {"model": "scripted", "input": [reference], "conversation": made["id"]}
+
+    assert (await reader.ask("post", "/v1/responses", body))["conversation"] == {"id": made["id"]}
+    assert (await reader.ask("post", "/v1/responses/input_tokens", body))["input_tokens"]
+    assert await reader.ask("get", path) == made
+    assert (await reader.ask("get", f"{path}/items?limit=2"))["has_more"]
+    assert (await reader.ask("post", path, {"metadata": {}}))["metadata"] == {}
+    assert (await reader.ask("delete", item_path))["id"] == made["id"]
+    assert (await reader.ask("delete", path))["deleted"]
+    await reader.ask("get", path, status=404)
+    await reader.ask("get", item_path, status=404)
+
+
+async def test_a_response_with_a_prompt_is_as_described(reader: Reader, api_key: ApiKey) -> None:
+    template = await PromptTemplate.objects.acreate(project_id=api_key.project_id, name="greeting")
+    await sync_to_async(PromptVersion.objects.create)(template=template, text="Be {{mood}}.\n[user]\nHello")
+    await sync_to_async(PromptVersion.objects.publish)()
+    body = {"model": "scripted", "prompt": {"id": template.pk, "variables": {"mood": "kind"}}}
+
+    response = await reader.ask("post", "/v1/responses", body)
+
+    assert response["prompt"]["version"] == "1"
