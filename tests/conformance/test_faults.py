@@ -19,12 +19,13 @@ REFUSED = {
     "overlong": (400, "context_length_exceeded"),
 }
 GOOD = ("interleaved", "no-usage")
+TOOLS = [{"type": "function", "name": name} for name in ("first", "second")]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_turn_has_one_end_whatever_the_engine_does(second: Server, key: str, fault: str) -> None:
     async with Door(second, key).socket() as socket:
-        events = await socket.turn(f"fault:{fault}", input="hello", store=False)
+        events = await socket.turn(f"fault:{fault}", input="hello", tools=TOOLS, store=False)
         after = await socket.turn(input="hello", store=False)
 
     check_turn(after)

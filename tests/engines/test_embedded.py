@@ -13,7 +13,8 @@ import pytest
 
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.embedded import EmbeddedLlama, _Child, bundled_model
-from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Finished, Started
+from responses_ws.protocol.json_schema import misfit
+from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Finished, Started, TextDelta
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.testing import EngineContract, chat_request, collect
 
@@ -102,6 +103,34 @@ async def test_a_forced_call_has_arguments_that_fit(engine, choice):
     assert calls == [CallStart(0, "get_weather"), CallEnd(0)]
     assert isinstance(json.loads(arguments)["city"], str)
     assert isinstance(deltas[-1], Finished) and deltas[-1].reason == "tool_calls"
+
+
+@needs_wheels
+async def test_an_answer_is_held_to_its_schema(engine):
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "maximum": 99}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+
+    deltas = await collect(
+        engine, chat_request("Who?", model="smollm2", response_format=wanted, max_output_tokens=100, temperature=0.0)
+    )
+
+    assert misfit(schema, "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))) is None
+
+
+@needs_wheels
+async def test_it_tells_how_sure_it_was(engine):
+    deltas = await collect(
+        engine, chat_request("Hi", model="smollm2", top_logprobs=2, max_output_tokens=3, temperature=0.0)
+    )
+
+    texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
+    assert [delta.text for delta in texts] == [delta.logprobs[0]["token"] for delta in texts]
+    assert all(len(one["top_logprobs"]) == 2 and one["logprob"] <= 0 for delta in texts for one in delta.logprobs)
 
 
 @needs_wheels
