@@ -150,6 +150,13 @@ class Turn:
             raise AssertionError(f"an engine yielded {type(delta).__name__}, which is not a delta")
         return frames
 
+    def count(self, deltas: Sequence[Delta]) -> None:
+        """Count what will not be told any more."""
+        for delta in deltas:
+            if isinstance(delta, TextDelta | ReasoningDelta | RefusalDelta | CallArguments):
+                self.output_tokens += delta.tokens
+                self.reasoning_tokens += delta.tokens if isinstance(delta, ReasoningDelta) else 0
+
     def close(self, usage: Usage, *, completed_at: int, cut_off: str | None = None) -> list[str]:
         """Close what is still open. The Response then is as the terminal event will carry it.
 

@@ -228,8 +228,12 @@ class Run:
             yield self._end(link)
         except (asyncio.CancelledError, GeneratorExit):
             try:
-                await self._leave()
+                if self._step is not None:
+                    await self._step.leave()
             finally:
+                # Read ahead of a client that did not read: made, though never told.
+                unheard = [word for word in self._mailbox.drain() if isinstance(word, list)]
+                turn.count([delta for batch in unheard for delta in batch])
                 # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
                 if not record.is_closed:
                     await record.close(status="cancelled", usage=self._usage(), reason="client_left")
