@@ -18,6 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Turns waiting on one lane; more are refused with 429."""
     queued_bytes: int = 32 * 1024 * 1024
     """Frames of all turns that wait on one socket; more are refused with 429. Twice the largest frame."""
+    told_bytes: int = 64 * 1024 * 1024
+    """Steers and appended outputs that one response takes while it runs, at least 1 KiB each."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """One WebSocket message or HTTP body. OpenAI's limit is 16 MiB."""
     max_items: int = 2000

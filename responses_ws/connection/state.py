@@ -9,7 +9,7 @@ from responses_ws.protocol.client_events import (
     ResponseSteer,
     decode_frame,
 )
-from responses_ws.protocol.errors import ApiError, InvalidRequest, websocket_error
+from responses_ws.protocol.errors import ApiError, InvalidRequest, RateLimited, websocket_error
 from responses_ws.protocol.server_events import SteerFailed, encode
 from responses_ws.protocol.steering import Steer, steer_error
 
@@ -31,6 +31,8 @@ class Connection:
         """The client has opted in to responses that wait for appended outputs."""
         self._running: dict[str, str | None] = {}
         """Lanes by the id of the response that runs on them."""
+        self._told: dict[str, int] = {}
+        """Bytes of what running responses have been told, by their ids."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Ids of responses that have ended here, as far as they are remembered."""
         self._limits = limits
@@ -53,9 +55,9 @@ class Connection:
         if isinstance(event, ResponseCreate | InvalidCreate):
             return self._create(event, len(frame), now)
         if isinstance(event, ResponseSteer):
-            return [self._steer(event)]
+            return [self._steer(event, len(frame))]
         if isinstance(event, ResponseAppend):
-            return [self._append(event)]
+            return [self._append(event, len(frame))]
         # response.processed expects no answer.
         return []
 
@@ -73,6 +75,7 @@ class Connection:
     def response_ended(self, response_id: str) -> None:
         """Its terminal event goes out now; the turn may go on with a successor."""
         self._running.pop(response_id, None)
+        self._told.pop(response_id, None)
         self._ended[response_id] = None
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
@@ -98,19 +101,34 @@ class Connection:
             return [Send(websocket_error(error, stream_id=create.stream_id))]
         return self._go_on(now)
 
-    def _steer(self, event: ResponseSteer) -> Command:
+    def _steer(self, event: ResponseSteer, size: int) -> Command:
         steer = Steer(event.previous_response_id, event.input)
         if steer.previous_response_id in self._running:
+            if not self._has_room(steer.previous_response_id, size):
+                error = steer_error("too_many_pending_steers", "This response has been told too much.")
+                return Send(encode(SteerFailed(sequence_number=0, steer=steer.returned(), error=error)))
             return Tell(self._running[steer.previous_response_id], steer)
         return Send(unheard_steer(steer, has_ended=steer.previous_response_id in self._ended))
 
-    def _append(self, event: ResponseAppend) -> Command:
+    def _append(self, event: ResponseAppend, size: int) -> Command:
         if not self.may_append:
             error = InvalidRequest("This socket has not opted in to response.append.", code="invalid_event")
             return Send(websocket_error(error, stream_id=event.stream_id))
         if event.response_id in self._running:
+            if not self._has_room(event.response_id, size):
+                refusal = RateLimited("This response has been told too much.")
+                return Send(websocket_error(refusal, stream_id=event.stream_id))
             return Tell(self._running[event.response_id], Append(event.input))
         return Send(websocket_error(unknown_response(event.response_id), stream_id=event.stream_id))
+
+    def _has_room(self, response_id: str, size: int) -> bool:
+        """Whether so much more may be told to a running response, which may be too busy to listen; counts it."""
+        # A word takes more than its letters.
+        told = self._told.get(response_id, 0) + max(size, 1024)
+        if told > self._limits.told_bytes:
+            return False
+        self._told[response_id] = told
+        return True
 
     def _go_on(self, now: float) -> list[Command]:
         """Start what may start; after the age limit, refuse it, and close when nothing is left."""

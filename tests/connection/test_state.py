@@ -175,6 +175,20 @@ def test_an_append_is_for_those_who_opted_in() -> None:
     assert said(made.receive(append("resp_a", stream_id="s"), now=OPENED)) == [("error", "invalid_event", "s")]
 
 
+def test_what_a_running_response_is_told_is_bounded() -> None:
+    made = Connection(Limits(told_bytes=3000), opened_at=OPENED, may_append=True)
+    made.response_began("a", "resp_a")
+    made.response_began("b", "resp_b")
+
+    first = [made.receive(append("resp_a", pad="x" * 1500), now=OPENED), made.receive(steer("resp_a"), now=OPENED)]
+    refused = said(made.receive(append("resp_a"), now=OPENED)) + said(made.receive(steer("resp_a"), now=OPENED))
+
+    assert all(isinstance(command, Tell) for commands in first for command in commands)
+    assert refused[0] == ("error", "rate_limit_exceeded", None)
+    assert refused[1]["error"]["code"] == "too_many_pending_steers"
+    assert isinstance(made.receive(append("resp_b"), now=OPENED)[0], Tell)
+
+
 def test_an_append_goes_to_the_lane_of_its_response() -> None:
     made = Connection(Limits(), opened_at=OPENED, may_append=True)
     made.response_began("a", "resp_a")
