@@ -160,19 +160,23 @@ async def test_items_that_are_done_are_what_it_replays(door: Door, model: str) -
     assert text_of(second) == 'The tool returned "a.txt".'
 
 
-async def test_the_lite_dialect_brings_its_tools_as_an_item(door: Door) -> None:
+async def test_the_lite_dialect_brings_its_tools_as_an_item(door: Door, model: str) -> None:
     """Newer models: no ``tools`` and an empty warm-up; the tools are an input item that stays in the chain."""
     lite = {name: value for name, value in COMMON.items() if name != "tools"}
-    tools = {"type": "additional_tools", "role": "developer", "tools": [SHELL]}
+    tools = {"type": "additional_tools", "role": "developer", "tools": [SHELL, AGENTS]}
 
     async with door.socket(headers=HEADERS) as socket:
-        warm = check_turn(await socket.turn(**lite, input=[], generate=False))
-        first = check_turn(
-            await socket.turn(**lite, previous_response_id=warm["id"], input=[tools, *opening("Say hello.")])
-        )
-        second = check_turn(await socket.turn(**lite, previous_response_id=first["id"], input="And again."))
+        warm = check_turn(await socket.turn(model, **lite, input=[], generate=False))
+        task = [tools, *opening("Run `ls` in the shell.")]
+        first = check_turn(await socket.turn(model, **lite, previous_response_id=warm["id"], input=task))
+        (call,) = calls_in(first)
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "a.txt"}
+        second = check_turn(await socket.turn(model, **lite, previous_response_id=first["id"], input=[output]))
+        again = opening("Run `pwd` in the shell.")
+        third = check_turn(await socket.turn(model, **lite, previous_response_id=second["id"], input=again))
 
-    assert second["status"] == "completed"
+    assert [one["name"] for one in (call, *calls_in(third))] == ["exec_command", "exec_command"]
+    assert text_of(second) == 'The tool returned "a.txt".'
 
 
 async def test_its_notes_are_ignored(door: Door) -> None:
