@@ -198,9 +198,9 @@ def check_request(
         raise _missing("input")
     check_tools(request.tools or (), max_tools=max_tools)
     _check_tool_choice(request.tool_choice)
-    for field in ("text", "reasoning", "tool_choice"):
+    for field in ("text", "reasoning", "tool_choice", "conversation", "prompt", "context_management"):
         value = getattr(request, field)
-        if isinstance(value, dict):
+        if isinstance(value, dict | list):
             check_depth(value, field, within=2)
     text = request.text or {}
     if text.get("format") is not None:

@@ -37,6 +37,16 @@ def test_an_item_that_is_too_deep_is_refused() -> None:
     assert (caught.value.code, caught.value.param) == ("invalid_json", "input[0]")
 
 
+@pytest.mark.parametrize("field", ["reasoning", "tool_choice", "conversation", "prompt"])
+def test_whatever_is_too_deep_is_refused(field: str) -> None:
+    request = Request(model="m", input="hi", **{field: {"type": "mcp", "id": "x", "more": nested(MAX_DEPTH)}})
+
+    with pytest.raises(InvalidRequest) as caught:
+        check_request(request, max_tools=1, max_schema_bytes=1)
+
+    assert (caught.value.code, caught.value.param) == ("invalid_json", field)
+
+
 def test_a_schema_that_is_too_deep_is_refused() -> None:
     def checked(levels: int) -> None:
         schema = {"default": nested(levels - 4)}

@@ -258,6 +258,15 @@ async def test_a_schema_that_is_none_is_refused(principal: Principal) -> None:
     assert (caught.value.code, caught.value.param) == ("invalid_value", "text.format.schema")
 
 
+@pytest.mark.parametrize(("asked_for", "used"), [("fast", "priority"), ("flex", "default"), (None, "default")])
+async def test_the_tier_is_in_the_response_and_in_the_record(
+    principal: Principal, asked_for: str | None, used: str
+) -> None:
+    response = await response_of(asked(principal, "Hi", service_tier=asked_for, store=False))
+
+    assert response["service_tier"] == used == (await record_of(response)).service_tier
+
+
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
 
 
