@@ -111,8 +111,8 @@ def can_be_folded(items: Sequence[Item]) -> bool:
 def compacted(items: Sequence[Item], summary: str | None) -> list[Item]:
     """What stands for a context from now on: without a summary, all of it.
 
-    With one, the messages of user, system and developer stay as they are. What the assistant said and did is folded
-    into the summary, which stands where the last of that stood.
+    With one, the messages of user, system and developer stay as they are, and so do settings. What the assistant said
+    and did is folded into the summary, which stands where the last of that stood.
     """
     items = [item for item in items if item.get("type") != TRIGGER]
     if summary is None:
@@ -132,7 +132,7 @@ def in_place(items: Sequence[Item]) -> list[Item]:
 
     The last compaction takes the place of everything before it that it was made from. What remains before it is what
     a client has put there since, as some put instructions and the user's newest words: messages, not by the assistant,
-    that it does not hold.
+    and settings that it does not hold.
     """
     last = max((index for index, item in enumerate(items) if item.get("type") == COMPACTION), default=None)
     if last is None:
@@ -147,10 +147,18 @@ def _is_message(item: Item) -> bool:
     return (item.get("type") or "message") == "message"
 
 
+_SETTINGS = frozenset({"additional_tools", "configuration_update"})
+"""Items that say how to go on. Folded, they would be forgotten."""
+
+
 def _is_kept(item: Item) -> bool:
-    return _is_message(item) and item.get("role") != "assistant"
+    return item.get("type") in _SETTINGS or (_is_message(item) and item.get("role") != "assistant")
 
 
 def _said(item: Item) -> tuple[Any, bytes]:
     """Who said what, whatever the form and the id."""
-    return item.get("role"), msgspec.json.encode(listed(item)["content"], order="deterministic")
+    if _is_message(item):
+        who, what = item.get("role"), listed(item)["content"]
+    else:
+        who, what = item["type"], {name: value for name, value in item.items() if name != "id"}
+    return who, msgspec.json.encode(what, order="deterministic")

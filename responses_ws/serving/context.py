@@ -299,7 +299,8 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
     else:
         past_prompt = _past_prompt(parent, _media(route), asked)
     past_configuration = parent.configuration if parent else Configuration()
-    configuration = past_configuration.after(new_items)
+    # As it is shown: a compaction holds settings, too.
+    configuration = past_configuration.after(shown)
     if configuration.text_format is not None and configuration.text_format is not past_configuration.text_format:
         check_format(configuration.text_format, "text.format", max_schema_bytes=limits.max_schema_bytes)
     asked.request = request = configuration.applied(request)

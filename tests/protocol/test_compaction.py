@@ -33,6 +33,8 @@ def opened(*items: dict[str, Any]) -> dict[str, Any]:
 
 
 DEVELOPER = {"role": "developer", "content": "Be brief."}
+TOOLS = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]}
+EFFORT = {"type": "configuration_update", "reasoning": {"effort": "low"}}
 A, B, C = user("a"), user("b"), user("c")
 X, Y = assistant("x"), assistant("y")
 
@@ -46,6 +48,7 @@ X, Y = assistant("x"), assistant("y")
         pytest.param([DEVELOPER, A, CALL, OUTPUT], [DEVELOPER, A, SUMMARY], id="calls are folded"),
         pytest.param([A, {"type": "unheard_of"}], [A, SUMMARY], id="and what we do not know"),
         pytest.param([A, SUMMARY, B, Y], [A, B, SUMMARY], id="and an earlier summary"),
+        pytest.param([TOOLS, A, X, EFFORT, Y], [TOOLS, A, EFFORT, SUMMARY], id="settings stay"),
         pytest.param([A, X, TRIGGER], [A, SUMMARY], id="the trigger is no part of it"),
     ],
 )
@@ -67,6 +70,7 @@ def test_without_a_summary_everything_stays() -> None:
         pytest.param(
             [DEVELOPER, A, C, opened(A, SUMMARY)], [DEVELOPER, C, A, SUMMARY], id="what is new before it stays"
         ),
+        pytest.param([{**TOOLS, "id": "x"}, A, opened(TOOLS, A, SUMMARY)], [TOOLS, A, SUMMARY], id="settings, once"),
         pytest.param([opened(A, X), B, Y, opened(A, B, SUMMARY), C], [A, B, SUMMARY, C], id="the last one counts"),
         pytest.param(
             [user([{"type": "input_text", "text": "a"}], id="msg_1", status="completed"), opened(A, SUMMARY)],

@@ -133,6 +133,19 @@ async def test_a_long_context_is_summed_up_by_the_model_and_billed(principal: Pr
     ]
 
 
+@pytest.mark.parametrize("text", ["x", LONG], ids=["short", "long"])
+async def test_tools_that_came_as_an_item_are_still_offered(
+    principal: Principal, engine: Summariser, text: str
+) -> None:
+    tools = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
+    history = [tools, user("One"), assistant(text)]
+    answer = await compact(principal, CompactRequest(model="scripted", input=history))
+
+    response = await response_of(asked(principal, [*answer["output"], user("Weather in Oslo?")], store=False))
+
+    assert [item["type"] for item in response["output"]] == ["function_call"]
+
+
 async def test_a_compacted_context_is_compacted_again(principal: Principal, engine: Summariser) -> None:
     first = await compact(principal, CompactRequest(model="scripted", input=[user("One"), assistant(LONG)]))
     engine.summary = "In short: both."
