@@ -5,6 +5,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from responses_ws.protocol.errors import ApiError
+
 logger = logging.getLogger(__name__)
 
 _tasks: set["asyncio.Task[Any]"] = set()
@@ -20,8 +22,12 @@ def spawn(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
 
 def _done(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("Background work failed", exc_info=task.exception())
+    if task.cancelled():
+        return
+    failure = task.exception()
+    # An ApiError is an answer to whoever waits; clients can cause them as they like.
+    if failure is not None and not isinstance(failure, ApiError):
+        logger.error("Background work failed", exc_info=failure)
 
 
 async def settle() -> None:

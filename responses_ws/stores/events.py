@@ -153,8 +153,8 @@ class DatabaseLog(EventLog):
 
 
 def insert_events(project_id: int, response_id: str, number: int, frames: Sequence[str]) -> None:
-    """Write events, in the writer's thread. Of a response that was deleted meanwhile nothing is kept."""
-    if not StoredResponse.objects.filter(id=response_id, deleted_at=None).exists():
+    """Write events, inside the caller's transaction. Of a response that was deleted meanwhile nothing is kept."""
+    if not rows.is_held(response_id):
         return
     shared: dict[str, Any] = {"project_id": project_id, "response_id": response_id}
     sql.insert(

@@ -96,11 +96,22 @@ def begin(response_id: str) -> None:
     sql.update(StoredResponse, {"status": "in_progress"}, {"id": response_id, "status": "queued"})
 
 
+def is_held(response_id: str) -> bool:
+    """Whether the response is there, and then until the caller's transaction ends: a deletion waits for it.
+
+    Otherwise what is written here could slip in behind the deletion, and stay.
+    """
+    wanted = StoredResponse.objects.filter(id=response_id, deleted_at=None).order_by().select_for_update()
+    return bool(wanted.values_list("pk", flat=True))
+
+
 def finish(response: dict[str, Any], place: Place, output: Sequence[Item]) -> Place | None:
     """Write the end of a response that was saved unfinished, up to ``place``. None where it has been deleted since.
 
     Nobody continues an unfinished response, so only a deletion can have changed the length of its chain.
     """
+    if not is_held(response["id"]):
+        return None
     end = place.end + len(output)
     if not sql.update(Chain, {"length": end}, {"id": place.chain_id, "length": place.end}):
         return None

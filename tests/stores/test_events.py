@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.utils import timezone
 
 from responses_ws.models import Project, ResponseEvent, StoredResponse, UsageRecord
@@ -76,7 +77,7 @@ async def test_what_was_logged_is_read_from_any_number_on(
 ) -> None:
     for number in (0, 2, 4):
         await log.append(project.pk, ID, number, FRAMES[number : number + 2])
-    await sync_to_async(settle)(stored)
+    await writer.write(lambda: settle(stored))
     reading = asyncio.create_task(read(log, project, starting_after))
     await asyncio.sleep(0)
     await log.end(project.pk, ID)
@@ -88,7 +89,7 @@ async def test_followers_hear_what_comes_later(log: EventLog, project: Project, 
     await log.append(project.pk, ID, 0, FRAMES[:2])
     following = [asyncio.create_task(read(log, project, number)) for number in (-1, 0, 2)]
     for number in (2, 3, 4):
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0)
         await log.append(project.pk, ID, number, FRAMES[number : number + 1])
 
     assert await asyncio.gather(*following) == [FRAMES, FRAMES[1:], FRAMES[3:]]
@@ -139,7 +140,7 @@ async def test_a_process_that_dies_before_the_terminal_event_leaves_no_stream_wi
     await events.database_log.append(project.pk, ID, 0, FRAMES[:3])
     await events.database_log.end(project.pk, ID)
     following = asyncio.create_task(read(events, project))
-    await sync_to_async(end)(stored)
+    await writer.write(lambda: end(stored))
 
     frames = await following
 
@@ -174,8 +175,17 @@ async def test_a_deleted_response_keeps_no_events_and_gets_no_new_ones(
     assert not await ResponseEvent.objects.aexists()
 
 
+async def test_a_long_log_is_read_in_pages(project: Project, stored: dict[str, Any]) -> None:
+    frames = [frame(number) for number in range(1200)] + [frame(1200, "response.completed")]
+    await events.database_log.append(project.pk, ID, 0, frames)
+    await events.database_log.end(project.pk, ID)
+
+    assert await read(events.database_log, project) == frames
+
+
 def test_what_has_expired_is_pruned(project: Project, stored: dict[str, Any]) -> None:
-    events.insert_events(project.pk, ID, 0, FRAMES)
+    with transaction.atomic():
+        events.insert_events(project.pk, ID, 0, FRAMES)
     assert rows.prune() == 0
 
     StoredResponse.objects.update(expires_at=timezone.now())

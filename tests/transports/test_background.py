@@ -13,7 +13,7 @@ from django.utils import timezone
 from responses_ws.billing import ledger
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Project, ResponseEvent, StoredItem, StoredResponse, UsageRecord
-from responses_ws.runtime import background
+from responses_ws.runtime import background, drain
 from responses_ws.serving import background as jobs
 from responses_ws.stores import events as log
 from responses_ws.stores import rows
@@ -296,13 +296,14 @@ async def test_foreign_and_unknown_ids_get_the_same_bytes(client: AsyncClient, p
     assert (await get(client, response_id)).json()["status"] == "in_progress"
 
 
-async def test_deleting_a_running_response_stops_it_and_leaves_nothing(client: AsyncClient) -> None:
+async def test_deleting_a_running_response_stops_it_and_leaves_nothing(client: AsyncClient, caplog: Any) -> None:
     response_id = await begun(client)
 
     deleted = await client.delete(f"/v1/responses/{response_id}")
     await background.settle()
 
     assert deleted.json()["deleted"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert (await get(client, response_id)).status_code == 404
     assert (await UsageRecord.objects.aget()).status == "cancelled"
     assert not await ResponseEvent.objects.aexists() and not await StoredItem.objects.aexists()
@@ -317,6 +318,31 @@ async def test_deleting_its_parent_takes_a_running_response_too(client: AsyncCli
 
     assert (await get(client, response_id)).status_code == 404
     assert not await StoredItem.objects.aexists()
+
+
+async def test_a_process_that_is_about_to_end_takes_no_more(client: AsyncClient, monkeypatch: Any) -> None:
+    monkeypatch.setattr(drain, "_is_draining", True)
+
+    answer = await post(client, {"model": "scripted", "input": "hi", "background": True})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_is_overloaded")
+
+
+async def test_a_cancellation_that_is_not_obeyed_in_time_answers_with_what_is(
+    client: AsyncClient, project: Project, settings: Any
+) -> None:
+    """Its process has died, and the reaper does not know yet."""
+    limits = {"background_poll_seconds": 0.02, "cancel_seconds": 0.1}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": limits}
+    response_id = await begun(client)
+    jobs.stop()
+    await background.settle()
+    await StoredResponse.objects.aupdate(status="in_progress")
+    await UsageRecord.objects.aupdate(status="in_progress")
+
+    answer = await cancel(client, response_id)
+
+    assert (answer.status_code, answer.json()["status"]) == (200, "in_progress")
 
 
 async def test_a_process_that_ends_fails_what_it_runs(client: AsyncClient) -> None:

@@ -23,6 +23,12 @@ ABOUT = (
     "The OpenAI Responses API. Official clients work with it as they are. "
     "WebSocket mode, on the path of `POST /responses`, is described by `asyncapi.json`."
 )
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The same request under the same key has one response, for 24 hours.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}
 # A name can be refused at any route, and any route can break.
 _ANYWHERE: tuple[type[ApiError], ...] = (errors.Unauthorized, errors.ServerError)
 
@@ -66,6 +72,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
         described["security"] = []
     if operation.query is not None:
         described["parameters"] = list(_query_parameters(operation))
+    if operation.takes_idempotency_key:
+        described["parameters"] = [*described.get("parameters", ()), _IDEMPOTENCY_KEY]
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": reference(operation.body)}}}
     for error in sorted({*operation.errors, *(_ANYWHERE if operation.needs_key else ())}, key=lambda kind: kind.status):

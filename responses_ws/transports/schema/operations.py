@@ -58,6 +58,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[type[ApiError], ...] = ()
     """Beside those that any route may give: 401 and 500."""
     needs_key: bool = True
+    takes_idempotency_key: bool = False
 
 
 OPERATIONS = (
@@ -70,6 +71,7 @@ OPERATIONS = (
         body=Request,
         answer=Response,
         streams=True,
+        takes_idempotency_key=True,
         errors=(
             InvalidRequest,
             NotFound,
