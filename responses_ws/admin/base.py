@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.db import models
 from django.http import HttpRequest
 from django.urls import reverse
@@ -56,5 +57,5 @@ def link_to(instance: models.Model | None) -> SafeString | str:
     if instance is None:
         return "–"
     meta = instance._meta
-    url = reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=(instance.pk,))
+    url = reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=(quote(instance.pk),))
     return format_html('<a href="{}">{}</a>', url, instance)

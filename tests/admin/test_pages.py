@@ -3,6 +3,7 @@
 import pytest
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -49,7 +50,7 @@ def changelist(model):
 
 
 def change_page(model, pk):
-    return reverse(f"admin:responses_ws_{model}_change", args=(pk,))
+    return reverse(f"admin:responses_ws_{model}_change", args=(quote(pk),))
 
 
 def pages():
@@ -129,7 +130,7 @@ def test_who_may_view_cannot_change(log_in, filled, model):
     assert b'name="_save"' not in seen.content
     assert client.post(change_page(model, row.pk), {"name": "changed"}).status_code == 403
     assert client.get(reverse(f"admin:responses_ws_{model}_add")).status_code == 403
-    assert client.get(reverse(f"admin:responses_ws_{model}_delete", args=(row.pk,))).status_code == 403
+    assert client.get(reverse(f"admin:responses_ws_{model}_delete", args=(quote(row.pk),))).status_code == 403
 
 
 @pytest.mark.parametrize("model", READ_ONLY)
@@ -142,8 +143,8 @@ def test_nobody_adds_changes_or_deletes_what_others_write(boss, filled, model):
         boss.get(reverse(f"admin:responses_ws_{model}_add")),
         boss.post(reverse(f"admin:responses_ws_{model}_add"), {}),
         boss.post(change_page(model, row.pk), {}),
-        boss.get(reverse(f"admin:responses_ws_{model}_delete", args=(row.pk,))),
-        boss.post(reverse(f"admin:responses_ws_{model}_delete", args=(row.pk,)), {"post": "yes"}),
+        boss.get(reverse(f"admin:responses_ws_{model}_delete", args=(quote(row.pk),))),
+        boss.post(reverse(f"admin:responses_ws_{model}_delete", args=(quote(row.pk),)), {"post": "yes"}),
     ]
     boss.post(changelist(model), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
 
@@ -156,7 +157,7 @@ def test_no_ledger_row_is_deleted_by_way_of_its_owner(boss, filled):
 
     for table in (Organization, Project):
         for row in table.objects.all():
-            path = reverse(f"admin:responses_ws_{table._meta.model_name}_delete", args=(row.pk,))
+            path = reverse(f"admin:responses_ws_{table._meta.model_name}_delete", args=(quote(row.pk),))
             boss.post(path, {"post": "yes"})
 
     assert [table.objects.count() for table in (Journal, RatedLine, Posting, UsageRecord, StoredResponse)] == counts

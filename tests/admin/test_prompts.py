@@ -1,6 +1,7 @@
 """Prompt templates in the office: drafts are written, published ones stay."""
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from responses_ws.models import PromptTemplate, PromptVersion
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.django_db
 def page(model, pk=None):
     if pk is None:
         return reverse(f"admin:responses_ws_{model}_add")
-    return reverse(f"admin:responses_ws_{model}_change", args=(pk,))
+    return reverse(f"admin:responses_ws_{model}_change", args=(quote(pk),))
 
 
 def fields_of(version, **changes):
@@ -75,7 +76,7 @@ def test_publishing_needs_the_right_to_change(log_in, draft):
 
 def test_what_was_published_is_not_deleted(boss, template, published, draft):
     def delete(model, row):
-        path = reverse(f"admin:responses_ws_{model}_delete", args=(row.pk,))
+        path = reverse(f"admin:responses_ws_{model}_delete", args=(quote(row.pk),))
         return boss.post(path, {"post": "yes"}).status_code
 
     assert delete("promptversion", published) == 403
