@@ -31,7 +31,7 @@ class Guard:
     def __init__(
         self,
         *,
-        callable_names: frozenset[str],
+        callable_names: frozenset[str] | None,
         schemas: Mapping[str, Any],
         one_call: bool = False,
         max_tokens: int | None = None,
@@ -75,7 +75,7 @@ class Guard:
         return [delta]
 
     def _start(self, start: CallStart) -> list[Delta]:
-        if start.name not in self._callable:
+        if self._callable is not None and start.name not in self._callable:
             raise EngineFault(f"The model called {start.name[:100]!r}, which is not a tool that it may call.")
         if self._only is not None and self._only >= 0:
             return self._end_with_one_call()

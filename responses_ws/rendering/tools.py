@@ -37,6 +37,9 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{_NOT_IN_NAMES.sub('_', name)[: _MOST_NAME - 11]}_{digest}"
 
 
+_NARROWING = frozenset({"function", "custom", "allowed_tools"})
+
+
 class Offer(msgspec.Struct, frozen=True):
     """What one request's engine call is told of tools, and what it may then call."""
 
@@ -44,8 +47,9 @@ class Offer(msgspec.Struct, frozen=True):
     """JSON array of chat-completions tools, or None."""
     choice: str | dict[str, Any] | None
     """Chat-completions form of ``tool_choice``."""
-    callable_names: frozenset[str]
-    """Names, as offered, of which a call may come out."""
+    callable_names: frozenset[str] | None
+    """Names, as offered, of which a call may come out; None where the client has not narrowed them. A name that the
+    model has made up then comes out too: an agent tells its model so, where a failed response would be tried again."""
 
 
 class ToolSet:
@@ -115,7 +119,9 @@ class ToolSet:
         if len(names) < len(self._known) and (is_list or not obeys_choice):
             offered = [tool for tool in msgspec.json.decode(encoded) if tool["function"]["name"] in names]
             encoded = _encode(offered)
-        return Offer(encoded, _chat_choice(choice, names) if obeys_choice else None, names)
+        is_narrowed = choice == "none" or (isinstance(choice, dict) and choice["type"] in _NARROWING)
+        may_call = names if is_narrowed else None
+        return Offer(encoded, _chat_choice(choice, names) if obeys_choice else None, may_call)
 
     def _callable_under(self, choice: str | dict[str, Any] | None) -> frozenset[str]:
         """Source: the Open Responses specification: a call outside of ``allowed_tools`` must not come out."""

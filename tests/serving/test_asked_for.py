@@ -104,12 +104,14 @@ async def test_a_call_that_must_not_come_out_does_not(principal: Principal, choi
     assert (await record_of(response)).status == "failed"
 
 
-async def test_a_tool_that_was_never_offered_is_not_called(principal: Principal) -> None:
+async def test_a_call_of_a_made_up_tool_is_the_client_s_to_answer(principal: Principal) -> None:
+    """An agent tells its model that there is no such tool; a failed response it would only try again."""
     installed(calls("rm"))
 
     response = read(await events_of(asked(principal, "Go", tools=[A], store=False)))
 
-    assert (response["status"], response["output"]) == ("failed", [])
+    assert response["status"] == "completed"
+    assert response["output"][0]["name"] == "rm"
 
 
 async def test_what_an_engine_without_tool_choice_may_not_call_it_is_not_offered(principal: Principal) -> None:
