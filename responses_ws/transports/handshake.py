@@ -53,7 +53,10 @@ async def no_such_path(scope: dict[str, Any], receive: Receive, send: Send) -> N
     Where no route matches, Channels raises: anybody who mistypes a base URL would get a 500 and leave a traceback.
     """
     await _refuse(
-        NotFound("There is no WebSocket at this path. The Responses API is at /v1/responses."), scope, receive, send
+        NotFound("There is no WebSocket at this path; that of the Responses API ends in /responses."),
+        scope,
+        receive,
+        send,
     )
 
 
