@@ -1,7 +1,6 @@
 """Items that clients carry for us: reasoning and compacted contexts, sealed and opened again."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -9,8 +8,6 @@ from responses_ws.protocol.compaction import COMPACTION
 from responses_ws.protocol.errors import InvalidEncryptedContent
 from responses_ws.protocol.items import Item
 from responses_ws.runtime.sealing import seal, unseal
-
-T = TypeVar("T")
 
 _REASONING = "reasoning"
 
@@ -32,15 +29,16 @@ def seal_context(items: Sequence[Item], *, project_id: int) -> str:
     return seal(msgspec.json.encode(items), purpose=COMPACTION, project_id=project_id)
 
 
-def opened_input(items: Sequence[Item], *, project_id: int, model: str | None) -> list[Item]:
+def opened_input(items: Sequence[Item], *, project_id: int, model: str | None, within: str = "input") -> list[Item]:
     """A request's input with its seals opened, as ``model`` is to see it; compactions as ``{type, items}``.
-
-    Without a model, as for items that were kept here.
 
     Raises:
         InvalidEncryptedContent: ``param`` names the place.
     """
-    return [_opened(item, project_id, model, f"input[{index}].encrypted_content") for index, item in enumerate(items)]
+    return [
+        _opened(item, project_id, f"{within}[{index}].encrypted_content", model=model, may_be_old=False)
+        for index, item in enumerate(items)
+    ]
 
 
 def opened_context(items: Sequence[Item], *, project_id: int) -> list[Item]:
@@ -49,31 +47,28 @@ def opened_context(items: Sequence[Item], *, project_id: int) -> list[Item]:
     Raises:
         InvalidEncryptedContent: the key is gone.
     """
-    return [_opened(item, project_id, None, "previous_response_id") for item in items]
+    return [_opened(item, project_id, "previous_response_id", model=None, may_be_old=True) for item in items]
 
 
 def opened_compaction(item: Item, *, project_id: int) -> list[Item]:
     """The context in a compaction item of our own making."""
-    items: list[Item] = _opened(item, project_id, None, "input")["items"]
+    (opened,) = opened_context([item], project_id=project_id)
+    items: list[Item] = opened["items"]
     return items
 
 
-def _opened(item: Item, project_id: int, model: str | None, param: str) -> Item:
+def _opened(item: Item, project_id: int, param: str, *, model: str | None, may_be_old: bool) -> Item:
+    """``model``: who is to see it; None: whoever."""
     kind, sealed = item.get("type"), item.get("encrypted_content")
-    if kind == COMPACTION:
-        assert sealed is not None, "input_items has seen to it"
-        return {"type": COMPACTION, "items": _unsealed(sealed, kind, list[Item], project_id, model, param)}
-    if kind != _REASONING or not sealed:
+    if kind not in (COMPACTION, _REASONING) or not isinstance(sealed, str) or (kind == _REASONING and not sealed):
         return item
-    reasoning = _unsealed(sealed, kind, _Reasoning, project_id, model, param)
+    content = unseal(sealed, purpose=kind, project_id=project_id, param=param, may_be_old=may_be_old)
+    try:
+        if kind == COMPACTION:
+            return {"type": COMPACTION, "items": msgspec.json.decode(content, type=list[Item])}
+        reasoning = msgspec.json.decode(content, type=_Reasoning)
+    except msgspec.DecodeError as exc:
+        raise InvalidEncryptedContent(param) from exc
     if model is not None and reasoning.model != model:
         return item
     return {**item, "content": [{"type": "reasoning_text", "text": reasoning.text}]}
-
-
-def _unsealed(sealed: str, purpose: str, kind: type[T], project_id: int, model: str | None, param: str) -> T:
-    content = unseal(sealed, purpose=purpose, project_id=project_id, param=param, may_be_old=model is None)
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except msgspec.DecodeError as exc:
-        raise InvalidEncryptedContent(param) from exc

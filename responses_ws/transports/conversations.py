@@ -16,6 +16,7 @@ from responses_ws.runtime import dbpool
 from responses_ws.runtime.ids import new_id
 from responses_ws.serving.conversations import find_conversation
 from responses_ws.serving.references import resolved
+from responses_ws.serving.sealed import opened_input
 from responses_ws.stores import conversations
 
 from .base import ApiView, principal_of
@@ -127,6 +128,8 @@ async def _items(project_id: int, given: list[Item]) -> list[Item]:
     check_media_sizes(
         items, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes, within="items"
     )
+    # What does not open is refused here: the conversation could not be used with it.
+    opened_input(items, project_id=project_id, model=None, within="items")
     return await resolved(items, project_id=project_id)
 
 

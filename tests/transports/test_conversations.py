@@ -262,3 +262,26 @@ async def test_a_conversation_that_is_being_written_cannot_be_edited(client: Asy
     ] * 3
     assert len(read.json()["data"]) == 3
     assert after.status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["compaction", "reasoning"])
+async def test_an_item_that_does_not_open_is_not_taken(client: AsyncClient, kind: str) -> None:
+    items = [{"role": "user", "content": "hi"}, {"type": kind, "summary": [], "encrypted_content": "of somebody else"}]
+
+    told = await call(client, "conversations", {"items": items}, status=400)
+
+    assert told["error"]["code"] == "invalid_encrypted_content"
+    assert told["error"]["param"] == "items[1].encrypted_content"
+
+
+async def test_a_compaction_goes_on_in_a_conversation(client: AsyncClient) -> None:
+    history = [{"role": "user", "content": "One"}, {"role": "assistant", "content": "many words " * 1000}]
+    compaction = await call(client, "responses/compact", {"model": "scripted", "input": history})
+    conversation = await make(client, items=compaction["output"])
+
+    response = await call(
+        client, "responses", {"model": "scripted", "input": "Two", "conversation": conversation, "store": False}
+    )
+
+    assert response["status"] == "completed"
+    assert response["usage"]["input_tokens"] < 500
