@@ -371,3 +371,20 @@ async def test_one_background_response_too_many_lets_go(principal: Principal, se
         await background_response(principal, "hi", conversation)
 
     assert await is_free(conversation)
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["memory", "database"])
+async def test_a_compacted_conversation_goes_on_from_its_compaction(principal: Principal, forget: bool) -> None:
+    conversation = await make(principal)
+    await response_of(asked(principal, "Remember cobalt", conversation=conversation))
+    trigger = [{"type": "compaction_trigger"}]
+    compacted = await response_of(asked(principal, trigger, conversation=conversation))
+    if forget:
+        hot_tier.clear()
+
+    after = await response_of(asked(principal, "What now?", conversation=conversation))
+
+    assert [item["type"] for item in compacted["output"]] == ["compaction"]
+    assert after["output"][0]["content"][0]["text"] == 'You said: "What now?"'
+    # What was compacted counts once.
+    assert after["usage"]["input_tokens"] < 2 * compacted["usage"]["input_tokens"] + 100
