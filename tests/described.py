@@ -4,11 +4,14 @@ import functools
 from typing import Any
 
 import jsonschema
+from django.urls import resolve
 
+from responses_ws.protocol.object_shapes import ErrorBody
 from responses_ws.transports.schema import events
 from responses_ws.transports.schema.asyncapi import asyncapi
 from responses_ws.transports.schema.components import components
 from responses_ws.transports.schema.openapi import openapi
+from responses_ws.transports.schema.operations import OPERATIONS
 
 HINT = "describe it in responses_ws/protocol/*_shapes.py, or in the event's struct"
 NAMES = {events.type_of(event): event.__name__ for event in [*events.client(), *events.server()]}
@@ -27,6 +30,15 @@ def check(name: str, value: Any) -> None:
     """
     error = jsonschema.exceptions.best_match(validator(name).iter_errors(value))
     assert error is None, f"{name}, at {error.json_path}: {error.message}; {HINT}"
+
+
+def check_answer(method: str, path: str, status: int, body: Any) -> None:
+    """The same for the JSON body of an HTTP answer, by what its route says of it."""
+    name = resolve(path.partition("?")[0]).url_name
+    (operation,) = [one for one in OPERATIONS if (one.url, one.method) == (name, method)]
+    described = operation.answer if status == 200 else ErrorBody
+    assert described is not None, f"{method} {path} answers with no object of ours"
+    check(described.__name__, body)
 
 
 @functools.cache

@@ -148,6 +148,19 @@ class CompactedResponse(Struct, kw_only=True):
     """Of the model's summary; zero where none was needed."""
 
 
+class CreateHeaders(
+    Struct,
+    kw_only=True,
+    rename={"idempotency_key": "Idempotency-Key", "content_encoding": "Content-Encoding"},
+):
+    """Headers of a request that creates."""
+
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    """The same request sent twice under one key has one response, for 24 hours."""
+    content_encoding: Literal["zstd", "gzip", "deflate", "identity"] | None = None
+    """How the body is compressed."""
+
+
 class DeletedResponse(Struct, kw_only=True):
     """That a response, and what was continued from it, is gone."""
 

@@ -10,7 +10,7 @@ import aiohttp
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.described import check_event
+from tests.described import check_answer, check_event
 from tests.live import Server
 
 Event = dict[str, Any]
@@ -47,7 +47,7 @@ class Door:
     async def post(self, model: str = "scripted", **fields: Any) -> tuple[int, Event]:
         """(status, body) of ``POST /v1/responses``."""
         async with self.http() as client, client.post("/v1/responses", json={"model": model, **fields}) as answer:
-            return answer.status, await answer.json()
+            return await described("post", answer)
 
     async def compact(self, model: str | None = "scripted", **fields: Any) -> tuple[int, Event]:
         """(status, body) of ``POST /v1/responses/compact``."""
@@ -58,11 +58,18 @@ class Door:
     async def get(self, path: str) -> tuple[int, Event]:
         """(status, body) of ``GET /v1/responses/{path}``."""
         async with self.http() as client, client.get(f"/v1/responses/{path}") as answer:
-            return answer.status, await answer.json()
+            return await described("get", answer)
 
     async def delete(self, response_id: str) -> tuple[int, Event]:
         async with self.http() as client, client.delete(f"/v1/responses/{response_id}") as answer:
-            return answer.status, await answer.json()
+            return await described("delete", answer)
+
+
+async def described(method: str, answer: aiohttp.ClientResponse) -> tuple[int, Event]:
+    """(status, body) of an answer that is as its route is described."""
+    body = await answer.json()
+    check_answer(method, answer.url.path, answer.status, body)
+    return answer.status, body
 
 
 class Socket:

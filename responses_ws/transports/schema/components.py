@@ -85,10 +85,10 @@ def _schema(name: str) -> Schema:
     _, schemas = msgspec.json.schema_components([shape], ref_template=SCHEMAS + "{name}")
     schema: Schema = _tidy(schemas[name])
     fields = schema["properties"]
-    for field, text in field_texts(shape).items():
-        # A private field is none on the wire.
-        if field in fields:
-            fields[field]["description"] = text
+    texts = field_texts(shape)
+    for field in msgspec.structs.fields(shape):
+        if field.name in texts:
+            fields[field.encode_name]["description"] = texts[field.name]
     if issubclass(shape, ServerEvent):
         # What we send has its defaults written out.
         schema["required"] = [field for field in fields if field in schema["required"] or "default" in fields[field]]

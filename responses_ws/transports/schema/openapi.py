@@ -6,6 +6,8 @@ Source: https://spec.openapis.org/oas/v3.1.1.html
 import re
 from typing import Any
 
+import msgspec
+
 import responses_ws
 from responses_ws.protocol import errors
 from responses_ws.protocol.errors import ApiError
@@ -23,12 +25,6 @@ ABOUT = (
     "The OpenAI Responses API. Official clients work with it as they are. "
     "WebSocket mode, on the path of `POST /responses`, is described by `asyncapi.json`."
 )
-_IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "The same request under the same key has one response, for 24 hours.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-}
 # A name can be refused at any route, and any route can break.
 _ANYWHERE: tuple[type[ApiError], ...] = (errors.Unauthorized, errors.ServerError)
 
@@ -70,10 +66,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if not operation.needs_key:
         described["security"] = []
-    if operation.query is not None:
-        described["parameters"] = list(_query_parameters(operation))
-    if operation.takes_idempotency_key:
-        described["parameters"] = [*described.get("parameters", ()), _IDEMPOTENCY_KEY]
+    parameters = [*_parameters("header", operation.headers), *_parameters("query", operation.query)]
+    if parameters:
+        described["parameters"] = parameters
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": reference(operation.body)}}}
     for error in sorted({*operation.errors, *(_ANYWHERE if operation.needs_key else ())}, key=lambda kind: kind.status):
@@ -98,13 +93,14 @@ def _path_parameters(path: str) -> dict[str, Any]:
     }
 
 
-def _query_parameters(operation: Operation) -> list[Schema]:
-    assert operation.query is not None
-    schema = components([operation.query])[operation.query.__name__]
+def _parameters(place: str, struct: type[msgspec.Struct] | None) -> list[Schema]:
+    if struct is None:
+        return []
+    schema = components([struct])[struct.__name__]
     return [
         {
             "name": name,
-            "in": "query",
+            "in": place,
             "required": name in schema["required"],
             "description": field.get("description", ""),
             "schema": {key: value for key, value in field.items() if key != "description"},

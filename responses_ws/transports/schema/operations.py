@@ -24,6 +24,7 @@ from responses_ws.protocol.object_shapes import (
     Conversation,
     ConversationListQuery,
     DeletedConversation,
+    CreateHeaders,
     DeletedResponse,
     IncludeQuery,
     InputTokens,
@@ -55,10 +56,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """With ``stream``, the answer is server-sent events."""
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
+    headers: type[msgspec.Struct] | None = None
     errors: tuple[type[ApiError], ...] = ()
     """Beside those that any route may give: 401 and 500."""
     needs_key: bool = True
-    takes_idempotency_key: bool = False
 
 
 OPERATIONS = (
@@ -68,10 +69,10 @@ OPERATIONS = (
         path="/responses",
         tag="Responses",
         summary="Create a response: as one JSON body or, with `stream`, as server-sent events.",
+        headers=CreateHeaders,
         body=Request,
         answer=Response,
         streams=True,
-        takes_idempotency_key=True,
         errors=(
             InvalidRequest,
             NotFound,

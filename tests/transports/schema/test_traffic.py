@@ -5,12 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 from asgiref.sync import sync_to_async
-from django.urls import resolve
 
 from responses_ws.models import ApiKey, PromptTemplate, PromptVersion
 from responses_ws.testing import ResponsesCommunicator
-from responses_ws.transports.schema.operations import OPERATIONS
-from tests.described import NAMES, check, check_event
+from tests.described import NAMES, check, check_answer, check_event
 from tests.transports.test_views import KeyClient
 
 WEATHER = {
@@ -165,13 +163,7 @@ class Reader:
         content = {"data": msgspec.json.encode(body), "content_type": "application/json"} if body is not None else {}
         answer = await getattr(self._client, method)(path, **content)
         assert answer.status_code == status, answer.content
-        (operation,) = [
-            one for one in OPERATIONS if (one.url, one.method) == (resolve(path.partition("?")[0]).url_name, method)
-        ]
-        described = operation.answer.__name__ if status == 200 and operation.answer else "ErrorBody"
-        check(described, answer.json())
-        if operation.body is not None and status == 200:
-            check(operation.body.__name__, body)
+        check_answer(method, path, status, answer.json())
         return answer.json()
 
 
@@ -181,7 +173,9 @@ def reader(api_key: ApiKey) -> Reader:
 
 
 async def test_stored_responses_are_as_described(reader: Reader) -> None:
-    first = await reader.ask("post", "/v1/responses", {"model": "scripted", "input": CALL, "tools": TOOLS})
+    asked = {"model": "scripted", "input": CALL, "tools": TOOLS}
+    check("Request", asked)
+    first = await reader.ask("post", "/v1/responses", asked)
     output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "sunny"}
     body = {"model": "scripted", "input": [output], "previous_response_id": first["id"], "tools": TOOLS}
     second = await reader.ask("post", "/v1/responses", body)
