@@ -148,17 +148,18 @@ class CompactedResponse(Struct, kw_only=True):
     """Of the model's summary; zero where none was needed."""
 
 
-class CreateHeaders(
-    Struct,
-    kw_only=True,
-    rename={"idempotency_key": "Idempotency-Key", "content_encoding": "Content-Encoding"},
-):
-    """Headers of a request that creates."""
+class CompressionHeader(Struct, kw_only=True, rename={"content_encoding": "Content-Encoding"}):
+    """The header of a request with a body."""
+
+    content_encoding: Literal["zstd", "gzip", "deflate", "identity"] | None = None
+    """How the body is compressed."""
+
+
+class CreateHeaders(CompressionHeader, kw_only=True, rename={"idempotency_key": "Idempotency-Key"}):
+    """The headers of a request that creates."""
 
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     """The same request sent twice under one key has one response, for 24 hours."""
-    content_encoding: Literal["zstd", "gzip", "deflate", "identity"] | None = None
-    """How the body is compressed."""
 
 
 class DeletedResponse(Struct, kw_only=True):

@@ -53,7 +53,7 @@ class Door:
         """(status, body) of ``POST /v1/responses/compact``."""
         body = {"model": model, **fields}
         async with self.http() as client, client.post("/v1/responses/compact", json=body) as answer:
-            return answer.status, await answer.json()
+            return await described("post", answer)
 
     async def get(self, path: str) -> tuple[int, Event]:
         """(status, body) of ``GET /v1/responses/{path}``."""

@@ -21,6 +21,7 @@ from responses_ws.protocol.errors import (
 )
 from responses_ws.protocol.object_shapes import (
     CompactedResponse,
+    CompressionHeader,
     Conversation,
     ConversationListQuery,
     DeletedConversation,
@@ -89,9 +90,10 @@ OPERATIONS = (
         path="/responses/compact",
         tag="Responses",
         summary="Compact a context: everything but the messages of the user, in one sealed item.",
+        headers=CompressionHeader,
         body=CompactRequest,
         answer=CompactedResponse,
-        errors=(InvalidRequest, NotFound, PayloadTooLarge, RateLimited, Overloaded),
+        errors=(InvalidRequest, NotFound, PayloadTooLarge, UnsupportedEncoding, RateLimited, Overloaded),
     ),
     Operation(
         url="response",
