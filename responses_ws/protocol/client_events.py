@@ -9,6 +9,10 @@ from .errors import ApiError, InvalidRequest
 from .request import JsonObject, Request, bad_json
 from .shapes import shape
 
+# In the documents only: a fault of these is told by `check_stream_id` and by the steer itself.
+_LANE_NAME = msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z0-9_.-]{1,256}$"})
+_NOT_EMPTY = msgspec.Meta(extra_json_schema={"minItems": 1})
+
 
 class ResponseCreate(Request, kw_only=True, tag_field="type", tag="response.create"):
     """Start a response. All body fields stand at the top level, with two of the socket's own.
@@ -16,7 +20,7 @@ class ResponseCreate(Request, kw_only=True, tag_field="type", tag="response.crea
     Source: OpenAI ``ResponsesClientEvent``. ``stream`` and ``stream_options`` are tolerated and mean nothing.
     """
 
-    stream_id: str | None = None
+    stream_id: Annotated[str, _LANE_NAME] | None = None
     """Names the lane. It says nothing about lineage: that is ``previous_response_id``."""
 
 
@@ -25,7 +29,7 @@ class ResponseSteer(msgspec.Struct, kw_only=True, tag_field="type", tag="respons
 
     previous_response_id: str
     """The response that runs, on this socket."""
-    input: str | list[Annotated[JsonObject, shape("UserMessage")]]
+    input: str | Annotated[list[Annotated[JsonObject, shape("UserMessage")]], _NOT_EMPTY]
 
 
 class ResponseAppend(msgspec.Struct, kw_only=True, tag_field="type", tag="response.append"):

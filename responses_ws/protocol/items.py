@@ -98,8 +98,9 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
     namespace = item.get("namespace")
     if kind in _CALLS and namespace is not None and not isinstance(namespace, str):
         raise _wrong_type(f"{where}.namespace")
-    parts_field = _WITH_PARTS.get(kind, "")
-    parts = item.get(parts_field)
+    parts_field = _WITH_PARTS.get(kind)
+    # A key that is an empty string would be the client's own.
+    parts = item.get(parts_field) if parts_field else None
     if isinstance(parts, list):
         for index, part in enumerate(parts):
             check_part(part, f"{where}.{parts_field}[{index}]")

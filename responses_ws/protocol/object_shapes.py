@@ -155,8 +155,8 @@ class CompressionHeader(Struct, kw_only=True, rename={"content_encoding": "Conte
     """How the body is compressed."""
 
 
-class CreateHeaders(CompressionHeader, kw_only=True, rename={"idempotency_key": "Idempotency-Key"}):
-    """The headers of a request that creates."""
+class CreateHeaders(Struct, kw_only=True, rename={"idempotency_key": "Idempotency-Key"}):
+    """The headers of a request that creates a response."""
 
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     """The same request sent twice under one key has one response, for 24 hours."""

@@ -62,13 +62,13 @@ EchoedTool = OneOf("A tool as the response gives it back.", EchoedFunctionTool, 
 class ChosenFunction(Struct, kw_only=True, tag_field="type", tag="function"):
     """This function of ``tools`` is to be called."""
 
-    name: str
+    name: ToolName
 
 
 class ChosenCustomTool(Struct, kw_only=True, tag_field="type", tag="custom"):
     """This custom tool of ``tools`` is to be called."""
 
-    name: str
+    name: ToolName
 
 
 class AllowedTool(Struct, kw_only=True):

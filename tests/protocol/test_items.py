@@ -45,6 +45,7 @@ def test_a_reference_needs_no_type(given: dict[str, Any]) -> None:
 
 KEPT: dict[str, dict[str, Any]] = {
     "easy message": {"role": "user", "content": "hi"},
+    "a key that is empty": {"type": "function_call", "call_id": "a", "name": "f", "arguments": "", "": [1]},
     "type null": {"type": None, "role": "user", "content": "hi"},
     "system": {"role": "system", "content": "hi"},
     "developer": {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "hi"}]},

@@ -11,7 +11,7 @@ import msgspec
 import responses_ws
 from responses_ws.protocol import errors
 from responses_ws.protocol.errors import ApiError
-from responses_ws.protocol.object_shapes import ErrorBody
+from responses_ws.protocol.object_shapes import CompressionHeader, ErrorBody
 from responses_ws.protocol.shapes import SCHEMAS
 
 from . import events
@@ -25,8 +25,8 @@ ABOUT = (
     "The OpenAI Responses API. Official clients work with it as they are. "
     "WebSocket mode, on the path of `POST /responses`, is described by `asyncapi.json`."
 )
-# A name can be refused at any route, and any route can break.
 _ANYWHERE: tuple[type[ApiError], ...] = (errors.Unauthorized, errors.ServerError)
+_WITH_BODY: tuple[type[ApiError], ...] = (errors.PayloadTooLarge, errors.UnsupportedEncoding)
 
 
 def openapi(*, base: str = "/v1") -> dict[str, Any]:
@@ -51,7 +51,7 @@ def openapi(*, base: str = "/v1") -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": {error.__name__: _refusal(error) for error in _refusals()},
+            "responses": {error.__name__: _refusal(error) for error in _refusals_of(*OPERATIONS)},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}},
         },
     }
@@ -66,12 +66,14 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if not operation.needs_key:
         described["security"] = []
-    parameters = [*_parameters("header", operation.headers), *_parameters("query", operation.query)]
+    compression = CompressionHeader if operation.body else None
+    parameters = [*_parameters("header", compression), *_parameters("header", operation.headers)]
+    parameters += _parameters("query", operation.query)
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": reference(operation.body)}}}
-    for error in sorted({*operation.errors, *(_ANYWHERE if operation.needs_key else ())}, key=lambda kind: kind.status):
+    for error in _refusals_of(operation):
         described["responses"][str(error.status)] = {"$ref": f"#/components/responses/{error.__name__}"}
     return described
 
@@ -109,10 +111,16 @@ def _parameters(place: str, struct: type[msgspec.Struct] | None) -> list[Schema]
     ]
 
 
-def _refusals() -> list[type[ApiError]]:
-    """Every error that some route names."""
-    named = {error for operation in OPERATIONS for error in operation.errors}
-    return sorted({*named, *_ANYWHERE}, key=lambda error: error.status)
+def _refusals_of(*operations: Operation) -> list[type[ApiError]]:
+    """The errors that some of these routes may give, by status."""
+    found: set[type[ApiError]] = set()
+    for operation in operations:
+        found |= {
+            *operation.errors,
+            *(_ANYWHERE if operation.needs_key else ()),
+            *(_WITH_BODY if operation.body else ()),
+        }
+    return sorted(found, key=lambda error: error.status)
 
 
 def _refusal(error: type[ApiError]) -> dict[str, Any]:

@@ -15,17 +15,14 @@ from responses_ws.protocol.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
-    PayloadTooLarge,
     RateLimited,
-    UnsupportedEncoding,
 )
 from responses_ws.protocol.object_shapes import (
     CompactedResponse,
-    CompressionHeader,
     Conversation,
     ConversationListQuery,
-    DeletedConversation,
     CreateHeaders,
+    DeletedConversation,
     DeletedResponse,
     IncludeQuery,
     InputTokens,
@@ -58,8 +55,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
     headers: type[msgspec.Struct] | None = None
+    """Those of its own. Whatever has a body may be compressed."""
     errors: tuple[type[ApiError], ...] = ()
-    """Beside those that any route may give: 401 and 500."""
+    """Beside those that any route may give: 401 and 500; and 413 and 415 where there is a body."""
     needs_key: bool = True
 
 
@@ -78,8 +76,6 @@ OPERATIONS = (
             InvalidRequest,
             NotFound,
             Conflict,
-            PayloadTooLarge,
-            UnsupportedEncoding,
             RateLimited,
             Overloaded,
         ),
@@ -90,10 +86,9 @@ OPERATIONS = (
         path="/responses/compact",
         tag="Responses",
         summary="Compact a context: everything but the messages of the user, in one sealed item.",
-        headers=CompressionHeader,
         body=CompactRequest,
         answer=CompactedResponse,
-        errors=(InvalidRequest, NotFound, PayloadTooLarge, UnsupportedEncoding, RateLimited, Overloaded),
+        errors=(InvalidRequest, NotFound, RateLimited, Overloaded),
     ),
     Operation(
         url="response",
@@ -142,7 +137,7 @@ OPERATIONS = (
         summary="How many tokens the input of such a request has. Neither model nor input is needed.",
         body=Request,
         answer=InputTokens,
-        errors=(InvalidRequest, NotFound, PayloadTooLarge),
+        errors=(InvalidRequest, NotFound),
     ),
     Operation(
         url="conversations",
@@ -152,7 +147,7 @@ OPERATIONS = (
         summary="Begin a conversation, with up to 20 items.",
         body=NewConversation,
         answer=Conversation,
-        errors=(InvalidRequest, PayloadTooLarge),
+        errors=(InvalidRequest,),
     ),
     Operation(
         url="conversation",
@@ -171,7 +166,7 @@ OPERATIONS = (
         summary="Give it other metadata.",
         body=NewMetadata,
         answer=Conversation,
-        errors=(InvalidRequest, NotFound, PayloadTooLarge),
+        errors=(InvalidRequest, NotFound),
     ),
     Operation(
         url="conversation",
@@ -201,7 +196,7 @@ OPERATIONS = (
         query=IncludeQuery,
         body=NewItems,
         answer=ItemList,
-        errors=(InvalidRequest, NotFound, PayloadTooLarge),
+        errors=(InvalidRequest, NotFound),
     ),
     Operation(
         url="conversation_item",
