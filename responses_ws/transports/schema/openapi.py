@@ -105,10 +105,17 @@ def _parameters(place: str, struct: type[msgspec.Struct] | None) -> list[Schema]
             "in": place,
             "required": name in schema["required"],
             "description": field.get("description", ""),
-            "schema": {key: value for key, value in field.items() if key != "description"},
+            "schema": _without_null(field),
         }
         for name, field in schema["properties"].items()
     ]
+
+
+def _without_null(field: Schema) -> Schema:
+    """A parameter's schema: it is there or not, and never null."""
+    choices = [choice for choice in field.get("anyOf", ()) if choice != {"type": "null"}]
+    kept = {key: value for key, value in field.items() if key not in ("description", "anyOf")}
+    return kept | (choices[0] if len(choices) == 1 else {"anyOf": choices} if choices else {})
 
 
 def _refusals_of(*operations: Operation) -> list[type[ApiError]]:
@@ -124,5 +131,6 @@ def _refusals_of(*operations: Operation) -> list[type[ApiError]]:
 
 
 def _refusal(error: type[ApiError]) -> dict[str, Any]:
-    text = (error.__doc__ or "").partition("\n")[0]
-    return {"description": text, "content": {JSON: {"schema": reference(ErrorBody)}}}
+    # The docstring begins with the status, which is the key here.
+    text = (error.__doc__ or "").partition("\n")[0].partition(": ")[2]
+    return {"description": text[:1].upper() + text[1:], "content": {JSON: {"schema": reference(ErrorBody)}}}

@@ -50,7 +50,23 @@ def test_a_refusal_says_what_its_status_means() -> None:
         described = document["paths"][operation.path][operation.method]["responses"]
         for error in operation.errors:
             name = described[str(error.status)]["$ref"].rpartition("/")[2]
-            assert document["components"]["responses"][name]["description"] == _first_line(error)
+            said = document["components"]["responses"][name]["description"]
+            assert said and f"{error.status}: {said}".lower() == _first_line(error).lower()
+
+
+def test_no_parameter_is_ever_null() -> None:
+    document = openapi()
+
+    listed = [
+        parameter["schema"]
+        for path in document["paths"].values()
+        for described in path.values()
+        if isinstance(described, dict)
+        for parameter in described.get("parameters", ())
+    ]
+
+    assert {"type": "integer", "minimum": 1, "maximum": 100, "default": 20} in listed
+    assert not [schema for schema in listed if "null" in str(schema)]
 
 
 def _first_line(error: type[ApiError]) -> str:
