@@ -19,8 +19,9 @@ from responses_ws.stores import events, rows
 
 from .context import Asked, Context, open_context
 from .mailbox import Mailbox
+from .run import Run
 from .sampling import Sign, Word
-from .turns import Run, conversation_let_go
+from .turns import conversation_let_go
 
 logger = logging.getLogger(__name__)
 

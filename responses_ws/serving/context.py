@@ -78,6 +78,11 @@ class Asked(msgspec.Struct, kw_only=True):
     def previous_response_id(self) -> str | None:
         return self.request.previous_response_id
 
+    def evict_parent(self) -> None:
+        """The turn was refused or has failed: its own lane forgets the response that it continued."""
+        if self.chains is not None:
+            self.chains.evict_failed(self.stream_id, self.previous_response_id)
+
 
 _SHORT_BYTES = 8192  # about 2,000 tokens: a good summary of something longer is as long
 

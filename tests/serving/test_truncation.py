@@ -168,7 +168,7 @@ async def test_an_engine_that_refuses_is_asked_once_more_with_less(principal: Pr
     engine = Narrow(messages=1)
     registry.install("scripted", engine)
 
-    with caplog.at_level(logging.INFO, "responses_ws.serving.turns"):
+    with caplog.at_level(logging.INFO, "responses_ws.serving.run"):
         response = await response_of(asked(principal, HISTORY, truncation="auto"))
     hot_tier.clear()
     engine.messages = 9

@@ -1,0 +1,520 @@
+"""One response, from its engine call to its terminal event."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+
+from responses_ws.conf import app_settings
+from responses_ws.connection.chain import CONTINUABLE, Link
+from responses_ws.connection.commands import Append
+from responses_ws.connection.guard import Guard
+from responses_ws.connection.turn import CANCELLED, Turn
+from responses_ws.engines.base import EngineError
+from responses_ws.protocol.compaction import compacted
+from responses_ws.protocol.errors import (
+    ApiError,
+    EngineFault,
+    InvalidRequest,
+    PreviousResponseNotFound,
+    websocket_error,
+)
+from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, listed, require_outputs
+from responses_ws.protocol.request import JsonObject
+from responses_ws.protocol.sampling import Delta, Finished
+from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
+from responses_ws.protocol.usage import Usage
+from responses_ws.rendering.formats import check_answer
+from responses_ws.rendering.tools import CallTranslator
+from responses_ws.runtime.ids import new_id
+from responses_ws.runtime.writer import writer
+from responses_ws.stores import rows
+from responses_ws.stores.base import Place
+from responses_ws.stores.memory import hot_tier
+
+from .admission import admit
+from .context import Asked, Context
+from .failures import told
+from .mailbox import Mailbox
+from .recording import Record, Stored
+from .sampling import SamplingStep, Sign, Word
+from .sealed import seal_context, seal_reasoning
+
+logger = logging.getLogger(__name__)
+
+Frames = AsyncGenerator[list[str], None]
+
+_APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "message"})
+
+
+class Run:
+    """One response, from its engine call to its terminal event."""
+
+    def __init__(self, context: Context, mailbox: Mailbox[Word]) -> None:
+        self.asked = context.asked
+        self.steers: list[Steer] = []
+        """Accepted, and not yet part of any response."""
+        self._context = context
+        self._mailbox = mailbox
+        self._turn = Turn(
+            self.asked.request,
+            response_id=self.asked.response_id or new_id("resp"),
+            new_id=new_id,
+            created_at=int(time.time()),
+            seal=partial(seal_reasoning, project_id=self.asked.principal.project_id, model=context.route.model),
+            stream_id=self.asked.stream_id,
+            shows_raw_reasoning=app_settings.RAW_REASONING,
+        )
+        # With a prompt template they may be messages, too.
+        self._turn.response["instructions"] = context.instructions
+        self._record = Record(
+            self.asked.principal,
+            response_id=self._turn.id,
+            model=context.route.model,
+            service_tier=self._turn.response["service_tier"],
+            transport=self.asked.transport,
+            is_warmup=self.asked.request.is_warmup,
+            count=self._usage,
+        )
+        self._step: SamplingStep | None = None
+        """The engine call that runs or has just run; None while the response waits for outputs."""
+        self._step_start = 0
+        """How many output items were there when the sampling step began."""
+        self._is_summarising = False
+        """This sampling step makes a summary of the context, not an answer."""
+        self._summary_tokens = 0
+        """What summaries have cost: not the answer's, to which ``max_output_tokens`` applies."""
+        self._place: Place | None = None
+        """Where its input is stored, if it was queued."""
+        self._is_cancelled = False
+
+    @property
+    def response(self) -> JsonObject:
+        """The Response as it is now."""
+        return self._turn.response
+
+    async def queue(self) -> list[str]:
+        """Accept a background response: its first events. All that others may ask for is durable when this returns.
+
+        Raises:
+            ApiError: refused; nothing has happened.
+        """
+        frames = self._turn.queue()
+        self._place = await self._record.open_queued(self._stored([]), frames if self.asked.request.stream else [])
+        return frames
+
+    async def generate(self) -> Frames:
+        """Sample until the model has nothing left to do for now."""
+        turn, record = self._turn, self._record
+        is_sealed_whole = self._context.asks_compaction and self._context.is_short()
+        if not is_sealed_whole:
+            self._start()
+        if not record.is_open:
+            # The engine was called first; the record becomes durable while it works.
+            record.open()
+        try:
+            cut_off = None
+            if is_sealed_whole:
+                # Nothing to ask the engine: all of the context is the answer.
+                yield [*self._begin(), *turn.begin_compaction(samples=False), *self._compact(None)]
+                turn.feed(Finished("stop"))
+            while not is_sealed_whole:
+                if self._is_summarising and turn.has_begun and not turn.is_queued:
+                    yield turn.begin_compaction(samples=True)
+                async with aclosing(self._run_step()) as events:
+                    async for frames in events:
+                        yield frames
+                await self._leave()
+                if turn.finished is None:
+                    if not self._is_cancelled and (self._is_summarising or not self.steers):
+                        raise EngineError("protocol", "the engine stopped without finishing")
+                    cut_off = CANCELLED if self._is_cancelled else "steered"
+                    if turn.is_compacting:
+                        # Without a summary the item that has begun is all of the context.
+                        yield self._compact(None)
+                    break
+                if self._is_summarising:
+                    is_all = self._context.asks_compaction
+                    yield await self._end_summary()
+                    if is_all:
+                        turn.feed(Finished("stop"))
+                        break
+                    if self._is_cancelled or self.steers:
+                        cut_off = CANCELLED if self._is_cancelled else "steered"
+                        break
+                    self._sample()
+                    continue
+                if not self._awaits_outputs():
+                    break
+                yield self._end_step()
+                async with aclosing(self._wait_for_outputs()) as events:
+                    async for frames in events:
+                        yield frames
+                if self._awaits_outputs():
+                    cut_off = "append_timeout"
+                    break
+                tokens_left = self._tokens_left()
+                if tokens_left is not None and tokens_left <= 0:
+                    cut_off = "max_output_tokens"
+                    break
+                self._start()
+            usage = self._usage()
+            closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
+            if closing:
+                yield closing
+            if turn.status == "completed":
+                check_answer((self.asked.request.text or {}).get("format") or {}, turn.output)
+            link = await self._settle(usage)
+            yield self._end(link)
+        except (asyncio.CancelledError, GeneratorExit):
+            try:
+                if self._step is not None:
+                    await self._step.leave()
+            finally:
+                # Read ahead of a client that did not read: made, though never told.
+                unheard = [word for word in self._mailbox.drain() if isinstance(word, list)]
+                turn.count([delta for batch in unheard for delta in batch])
+                # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
+                if not record.is_closed:
+                    await record.close(status="cancelled", usage=self._usage(), reason="client_left")
+            raise
+        except Exception as exc:
+            await self._leave()
+            error = told(exc, turn.id)
+            usage, failure = self._usage(), turn.fail(error) if turn.has_begun else ""
+            if not record.is_closed:
+                is_kept = failure and self.asked.response_id is not None and self.asked.request.is_stored
+                stored = self._stored(turn.kept_output) if is_kept else None
+                with contextlib.suppress(PreviousResponseNotFound):
+                    # Deleted meanwhile: then nobody will ask for it.
+                    await record.close(status="failed", usage=usage, reason=error.code or "", stored=stored)
+            self.asked.evict_parent()
+            if self.asked.hold is not None:
+                # Before the client is told: it may try again at once.
+                await self.asked.hold.release()
+            if not failure:
+                raise error from exc
+            self._tell_end()
+            yield [failure, *self.return_steers(error)]
+
+    async def warm_up(self) -> Frames:
+        """``generate: false``: everything but the sampling. A full response with an empty output."""
+        turn = self._turn
+        yield self._begin()
+        usage = Usage(input_tokens=self._context.estimated_input_tokens(), estimated=True)
+        turn.feed(Finished("stop", usage))
+        turn.close(usage, completed_at=int(time.time()))
+        yield self._end(await self._settle(usage))
+
+    def successor(self) -> Asked:
+        """What continues a steered response: its own settings, the steers as input."""
+        items = [item for steer in self.steers for item in self._steer_items(steer)]
+        request = msgspec.structs.replace(
+            self.asked.request, input=items, previous_response_id=self._turn.id, generate=None
+        )
+        return msgspec.structs.replace(self.asked, request=request, response_id=None, received_at=time.perf_counter())
+
+    def return_steers(self, error: ApiError) -> list[str]:
+        """Steers for which there will be no successor."""
+        failed = steer_error("successor_creation_failed", error.message)
+        steers, self.steers = self.steers, []
+        return [self._turn.refuse_steer(steer, failed) for steer in steers]
+
+    def _start(self) -> None:
+        """Call the engine: for an answer, or first for a summary of what has become too long."""
+        self._is_summarising = self._context.asks_compaction or self._context.is_too_long()
+        self._sample()
+
+    async def _end_summary(self) -> list[str]:
+        turn = self._turn
+        if not turn.summary:
+            raise EngineError("protocol", "the engine has made no summary")
+        # The summary is an output as any other: it does not leave before the record is durable.
+        await self._record.wait_until_open()
+        usage = self._step_usage()
+        frames = turn.end_step(usage)
+        self._summary_tokens += usage.output_tokens
+        self._step = None
+        self._is_summarising = False
+        return [*frames, *self._compact(turn.summary)]
+
+    def _compact(self, summary: str | None) -> list[str]:
+        """Seal the context, and go on from there."""
+        items = compacted(self._context.shown_items(), summary)
+        frames = self._turn.end_compaction(seal_context(items, project_id=self.asked.principal.project_id))
+        self._context = self._context.compacted(self._turn.output[-1])
+        return frames
+
+    def _sample(self) -> None:
+        context, request = self._context, self.asked.request
+        engine = context.route.engine
+        self._has_spoken = False
+        if context.left_out:
+            logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
+        if self._is_summarising:
+            self._step = SamplingStep(engine.chat(context.summary_request(self._turn.id)), self._mailbox)
+            return
+        offer = context.offer()
+        tokens_left = self._tokens_left()
+        self._translator = CallTranslator(context.tools)
+        self._guard = Guard(
+            callable_names=offer.callable_names,
+            schemas=context.tools.schemas if engine.capabilities.strict_tools else {},
+            one_call=request.parallel_tool_calls is False,
+            max_tokens=tokens_left,
+        )
+        self._step_start = len(self._turn.output)
+        asked = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
+        self._step = SamplingStep(engine.chat(asked), self._mailbox)
+
+    def _tokens_left(self) -> int | None:
+        """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""
+        limit = self.asked.request.max_output_tokens
+        return None if limit is None else limit - (self._turn.past_usage.output_tokens - self._summary_tokens)
+
+    async def _leave(self) -> None:
+        if self._step is not None:
+            await self._step.leave()
+            for word in self._mailbox.drain():
+                # What the engine had still to say is nobody's any more; what the client says is.
+                if isinstance(word, Steer | Append) or word is Sign.CANCELLED:
+                    self._mailbox.put(word)
+
+    async def _run_step(self) -> Frames:
+        """The events of one sampling step. Where the engine finds the context too long, once more with less of it."""
+        try:
+            async with aclosing(self._listen()) as events:
+                async for frames in events:
+                    yield frames
+            return
+        except EngineError as refusal:
+            may_shorten = self.asked.request.truncation == "auto" and not self._has_spoken
+            if refusal.kind != "context_length" or not may_shorten:
+                raise
+        await self._leave()
+        self._context = self._context.shortened(self._context.estimated_input_tokens() // 2)
+        self._sample()
+        async with aclosing(self._listen()) as events:
+            async for frames in events:
+                yield frames
+
+    async def _listen(self) -> Frames:
+        """The events of one sampling step, until the engine has ended or a steer stops it between two deltas."""
+        turn, record, step = self._turn, self._record, self._step
+        assert step is not None, "a step has been started"
+        fault: EngineFault | None = None
+        while True:
+            word = await self._mailbox.get()
+            if isinstance(word, list):
+                if self._is_summarising:
+                    frames = [frame for delta in word for frame in turn.hear_summary(delta)]
+                else:
+                    frames, fault = self._events_of(word)
+                    self._has_spoken |= bool(frames)
+                if frames and record.first_token_ms is None:
+                    await record.wait_until_open()
+                    record.saw_first_token()
+            elif word is Sign.ENDED:
+                return
+            elif isinstance(word, Exception):
+                raise word
+            elif isinstance(word, Steer):
+                frames = self._take_steer(word)
+            elif isinstance(word, Append):
+                frames = self._refuse_append(InvalidRequest("This response waits for nothing.", param="input"))
+            elif word is Sign.CANCELLED:
+                self._is_cancelled = True
+                return
+            elif not turn.has_begun or turn.is_queued:
+                # Accepted, or due: whichever came first.
+                frames = self._begin()
+            else:
+                frames = [turn.keep_alive()] if word is Sign.SILENT else []
+            if frames:
+                step.spoke()
+                yield frames
+            if fault is not None:
+                raise fault
+            if self._is_summarising:
+                continue
+            if self._guard.has_cut or (self.steers and turn.finished is None and not turn.is_within_call):
+                return
+
+    def _events_of(self, batch: list[Delta]) -> tuple[list[str], EngineFault | None]:
+        """The events of one batch, as far as they may come out; and why not further."""
+        feed, translate, guard = self._turn.feed, self._translator.feed, self._guard.feed
+        frames: list[str] = []
+        try:
+            for delta in batch:
+                for may in guard(delta):
+                    for said in translate(may):
+                        frames += feed(said)
+        except EngineFault as fault:
+            return frames, fault
+        return frames, None
+
+    def _begin(self) -> list[str]:
+        if self.asked.began is not None:
+            self.asked.began(self._turn.id)
+        if self._place is not None:
+            writer.submit(partial(rows.begin, self._turn.id))
+        frames = self._turn.begin()
+        return [*frames, *self._turn.begin_compaction(samples=True)] if self._is_summarising else frames
+
+    def _tell_end(self) -> None:
+        if self.asked.ended is not None:
+            self.asked.ended(self._turn.id)
+
+    def _end(self, link: Link) -> list[str]:
+        """The terminal event, and what becomes of steers that a response with open calls cannot follow up."""
+        self._tell_end()
+        frames = [self._turn.end()]
+        if self.steers and link.open_calls:
+            calls = self._open_items()
+            frames += [self._turn.keep_steer(steer, calls) for steer in self.steers]
+            link.kept_input += [item for steer in self.steers for item in self._steer_items(steer)]
+            self.steers = []
+        return frames
+
+    def _take_steer(self, steer: Steer) -> list[str]:
+        """Accept a steer, or say why not."""
+        if self.asked.hold is not None:
+            error = steer_error("steering_not_supported", "A response on a conversation cannot be steered.")
+            return [self._turn.refuse_steer(steer, error)]
+        if self.asked.request.is_warmup or len(self.steers) >= MAX_PENDING:
+            error = steer_error("too_many_pending_steers", f"At most {MAX_PENDING} steers may wait.")
+            return [self._turn.refuse_steer(steer, error)]
+        try:
+            self._steer_items(steer)
+        except ApiError as invalid:
+            return [self._turn.refuse_steer(steer, steer_error("invalid_input", invalid.message))]
+        steer = msgspec.structs.replace(steer, id=new_id("steer"))
+        self.steers.append(steer)
+        return [self._turn.accept_steer(steer)]
+
+    def _steer_items(self, steer: Steer) -> list[Item]:
+        return steer.items(new_id, max_items=app_settings.limits.max_items)
+
+    def _open_items(self) -> list[Item]:
+        """Calls of the last step that wait for outputs."""
+        output = self._turn.output[self._step_start :]
+        still_open = calls_left_open({}, output)
+        return [item for item in output if item.get("call_id") in still_open]
+
+    def _awaits_outputs(self) -> bool:
+        return self.asked.may_append and bool(self._open_items())
+
+    def _end_step(self) -> list[str]:
+        """One long response: this step is over, its calls want outputs, the response goes on."""
+        usage = self._step_usage()
+        frames = self._turn.end_step(usage)
+        self._step = None
+        self._context = self._context.grown(self._turn.kept_output[self._step_start :])
+        return [*frames, self._turn.wait_for_outputs(self._open_items())]
+
+    async def _wait_for_outputs(self) -> Frames:
+        """Until the outputs have come, all of them; or not in time."""
+        overdue = asyncio.get_running_loop().call_later(
+            app_settings.limits.append_seconds, self._mailbox.put, Sign.OVERDUE
+        )
+        try:
+            while True:
+                word = await self._mailbox.get()
+                if word is Sign.OVERDUE:
+                    return
+                if isinstance(word, Steer):
+                    error = steer_error("response_not_active", "The response waits for outputs; append the input.")
+                    yield [self._turn.refuse_steer(word, error)]
+                elif isinstance(word, Append):
+                    try:
+                        await self._take_outputs(word)
+                    except ApiError as refused:
+                        yield self._refuse_append(refused)
+                    else:
+                        return
+        finally:
+            overdue.cancel()
+
+    async def _take_outputs(self, append: Append) -> None:
+        """Go on with these outputs. Raises ApiError; the response goes on waiting."""
+        if self.asked.recheck is not None:
+            admit(await self.asked.recheck(), self._context.route.model)
+        limits = app_settings.limits
+        items = input_items(append.input, new_id, max_items=limits.max_items)
+        check_media_sizes(items, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
+        if any(str(item.get("type") or "message") not in _APPENDABLE for item in items):
+            raise InvalidRequest("Only outputs and user messages can be appended.", param="input")
+        require_outputs(calls_left_open(calls_left_open({}, self._turn.output[self._step_start :]), items))
+        # In full form: they become output, which clients read by type.
+        items = [listed(item) for item in items]
+        self._turn.append(items)
+        self._step_start = len(self._turn.output)
+        self._context = self._context.grown(items)
+
+    def _refuse_append(self, error: ApiError) -> list[str]:
+        return [websocket_error(error, stream_id=self.asked.stream_id)]
+
+    def _step_usage(self) -> Usage:
+        """Of this sampling step: the engine's word where it gave one, our own count where not."""
+        turn = self._turn
+        if turn.finished is not None and turn.finished.usage is not None:
+            return turn.finished.usage.clamped()
+        started = turn.started
+        return Usage(
+            input_tokens=started.prompt_tokens if started else self._context.estimated_input_tokens(),
+            cached_tokens=started.cached_tokens if started else 0,
+            output_tokens=turn.output_tokens,
+            reasoning_tokens=turn.reasoning_tokens,
+            estimated=not (started and self._context.route.engine.capabilities.exact_usage),
+        ).clamped()
+
+    def _usage(self) -> Usage:
+        """What was consumed so far, all steps together."""
+        past = self._turn.past_usage
+        return past if self._step is None else past.plus(self._step_usage())
+
+    async def _settle(self, usage: Usage) -> Link:
+        """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
+        context, asked, response = self._context, self.asked, self._turn.response
+        hold, output = asked.hold, self._turn.kept_output
+        if hold is not None and self._turn.status not in CONTINUABLE:
+            await hold.release()
+            hold = None
+        stored = self._stored(output) if asked.request.is_stored else None
+        place = await self._record.close(
+            status=self._turn.status,
+            usage=usage,
+            reason="cancel_requested" if self._turn.status == CANCELLED else self._turn.incomplete_reason,
+            stored=stored,
+            appending=None if hold is None else hold.appending(context.new_items + output),
+        )
+        link = context.link(response, output[len(context.items) - context.input_end :], place)
+        if hold is not None:
+            hold.appended(link, len(context.new_items) + len(output))
+        # Before the terminal event: a fast client continues in the same millisecond.
+        if asked.chains is not None:
+            asked.chains.put(asked.stream_id, link)
+        if stored is not None and stored.can_be_continued:
+            # A copy: steers that are kept for the next create live on this connection only.
+            hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
+        return link
+
+    def _stored(self, output: list[Item]) -> Stored:
+        """The response as it is, with this output, to be kept: behind what is stored of its context already.
+
+        Where nothing is, its context is written whole, once.
+        """
+        place = self._context.parent.place if self._context.parent is not None else None
+        items = self._input_from(place.end if place is not None else 0) + output
+        # A conversation outlives what was stored of it with a response.
+        rewrite = None if self.asked.hold is None else lambda: self._input_from(0) + output
+        return Stored(self._turn.response, place, items, self._context.input_end, self._place, rewrite)
+
+    def _input_from(self, start: int) -> list[Item]:
+        """The context that the response was made from, from position ``start`` on."""
+        return self._context.items.since(start)[: self._context.input_end - start]
