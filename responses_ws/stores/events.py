@@ -137,19 +137,19 @@ class DatabaseLog(EventLog):
             status = await dbpool.run(rows.status_of, project_id, response_id)
             if status is None:
                 return
+            has_ended = status not in StoredResponse.UNFINISHED
             frames = await dbpool.run(_read, project_id, response_id, number)
+            if has_ended and not frames:
+                frames = await dbpool.run(_rest, project_id, response_id, number)
+                if not frames:
+                    return
             if frames:
                 number += len(frames)
                 yield frames
                 if _is_last(frames[-1]):
                     return
-            elif status in StoredResponse.UNFINISHED:
-                await asyncio.sleep(app_settings.limits.background_poll_seconds)
             else:
-                missing = await dbpool.run(_missing_end, project_id, response_id, number)
-                if missing is not None:
-                    yield [missing]
-                return
+                await asyncio.sleep(app_settings.limits.background_poll_seconds)
 
 
 def insert_events(project_id: int, response_id: str, number: int, frames: Sequence[str]) -> None:
@@ -173,15 +173,18 @@ def _read(project_id: int, response_id: str, starting_after: int) -> list[str]:
     return list(events.values_list("frame", flat=True)[:_READ_AT_ONCE])
 
 
-def _missing_end(project_id: int, response_id: str, starting_after: int) -> str | None:
-    """The terminal event of a response that has ended, if its process died before it could write it."""
-    last = ResponseEvent.objects.of(project_id, response_id).last()
+def _rest(project_id: int, response_id: str, starting_after: int) -> list[str]:
+    """Of a response that has ended: what was written just now; or its terminal event, if nobody lived to write it."""
     stored = rows.load(project_id, response_id)
+    frames = _read(project_id, response_id, starting_after)
+    if frames:
+        return frames
+    last = ResponseEvent.objects.of(project_id, response_id).last()
     if last is None or stored is None or _is_last(last.frame) or last.sequence_number != starting_after:
-        return None
+        return []
     event = server_events.terminal_event(stored.response)
     response = server_events.encode_response(stored.response)
-    return server_events.encode(event(sequence_number=last.sequence_number + 1, response=response))
+    return [server_events.encode(event(sequence_number=last.sequence_number + 1, response=response))]
 
 
 def _is_last(frame: str) -> bool:
