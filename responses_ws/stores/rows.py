@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -210,12 +211,20 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
     if found is None:
         return None
     start = _start_of(found)
-    doomed = Q(chain_id=found.chain_id, end__gte=found.end)
+    # A response that adds no items, as a warm-up may, ends where its parent ends: there the order of making decides.
+    doomed = Q(chain_id=found.chain_id, end__gt=found.end) | Q(
+        chain_id=found.chain_id, end=found.end, created_at__gte=found.created_at
+    )
+    in_chain = set(StoredResponse.objects.filter(doomed).values_list("id", flat=True))
     chains = {found.chain_id: start - _past_of(found.chain)}
     for chain in Chain.objects.filter(root=found.chain.root).exclude(id=found.chain_id):
-        if any(UUID(ancestor) == found.chain_id and cut >= found.end for ancestor, cut in chain.path):
-            chains[chain.id] = 0
-            doomed |= Q(chain_id=chain.id)
+        branch = _branch_from(chain, found.chain_id)
+        if branch is None or branch[1] < found.end:
+            continue
+        if branch[1] == found.end == start and not _continues(branch[0], in_chain):
+            continue
+        chains[chain.id] = 0
+        doomed |= Q(chain_id=chain.id)
     responses = StoredResponse.objects.filter(doomed, project_id=project_id)
     ids = set(responses.values_list("id", flat=True))
     responses.update(deleted_at=timezone.now(), body="{}")
@@ -237,9 +246,25 @@ def _past_of(chain: Chain) -> int:
     return int(chain.path[-1][1]) if chain.path else 0
 
 
+def _branch_from(chain: Chain, ancestor_id: UUID) -> tuple[UUID, int] | None:
+    """The chain that left ``ancestor_id`` on the way to ``chain``, and where it left; None if none did."""
+    way = [*chain.path, [str(chain.id), 0]]
+    for (ancestor, cut), (branch, _) in pairwise(way):
+        if UUID(ancestor) == ancestor_id:
+            return UUID(branch), int(cut)
+    return None
+
+
+def _continues(chain_id: UUID, response_ids: set[str]) -> bool:
+    """Whether a chain began as a continuation of one of these."""
+    first = StoredResponse.objects.filter(chain_id=chain_id).order_by("created_at").first()
+    return first is None or first.previous_response_id in response_ids
+
+
 def _start_of(response: StoredResponse) -> int:
     """Where a response's own items begin: at the end of the response before it, or of its chain's past."""
-    before = StoredResponse.objects.filter(chain_id=response.chain_id, end__lt=response.end).order_by("-end")
+    earlier_ones = Q(end__lt=response.end) | Q(end=response.end, created_at__lt=response.created_at)
+    before = StoredResponse.objects.filter(earlier_ones, chain_id=response.chain_id).order_by("-end")
     earlier = before.values_list("end", flat=True).first()
     if earlier is not None:
         return int(earlier)

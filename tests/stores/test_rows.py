@@ -119,6 +119,21 @@ def test_a_parent_can_be_continued_after_its_child_was_deleted(project: Project)
     assert letters(project, "again") == "abef"
 
 
+def test_a_response_that_adds_nothing_is_deleted_without_its_parent(project: Project) -> None:
+    """A warm-up with an empty input ends where its parent ends."""
+    root = save(project, "root", None, "ab", input_end=1)
+    warm = save(project, "warm", root, "", input_end=2)
+    save(project, "after", warm, "cd", input_end=3)
+    save(project, "beside", root, "ef", input_end=3)
+    StoredResponse.objects.filter(id="resp_beside").update(previous_response_id="resp_root")
+
+    deleted = rows.delete(project.pk, "resp_warm")
+
+    assert deleted is not None and deleted.response_ids == {"resp_warm", "resp_after"}
+    assert (letters(project, "root"), letters(project, "beside")) == ("ab", "abef")
+    assert letters(project, "warm") is letters(project, "after") is None
+
+
 def test_what_was_deleted_is_known_to_be_gone(project: Project) -> None:
     root = save(project, "root", None, "ab", input_end=1)
     middle = save(project, "middle", root, "cd", input_end=3)
