@@ -34,6 +34,13 @@ class SharedLog(Generic[T]):
         view._end = self._end + len(new)
         return view
 
+    def until(self, end: int) -> "SharedLog[T]":
+        """A view of the first ``end`` entries only. Extending it copies them, unless nothing came after them."""
+        assert 0 <= end <= self._end, "a view never shows more than its log"
+        view: SharedLog[T] = SharedLog.__new__(SharedLog)
+        view._entries, view._end = self._entries, end
+        return view
+
     def __len__(self) -> int:
         return self._end
 
@@ -47,6 +54,12 @@ class SharedLog(Generic[T]):
     def since(self, start: int) -> list[T]:
         """Entries from position ``start`` on, as a list of their own."""
         return self._entries[start : self._end]
+
+    @property
+    def last(self) -> T:
+        """The newest entry of this view, which must have one."""
+        assert self._end, "an empty log has no last entry"
+        return self._entries[self._end - 1]
 
     @property
     def identity(self) -> int:

@@ -17,6 +17,7 @@ from responses_ws.protocol.sampling import (
     CallStart,
     Delta,
     Finished,
+    Progress,
     ReasoningDelta,
     RefusalDelta,
     Started,
@@ -146,6 +147,8 @@ class Turn:
             self.started = delta
         elif isinstance(delta, Finished):
             self.finished = delta
+        elif isinstance(delta, Progress):
+            pass
         else:
             raise AssertionError(f"an engine yielded {type(delta).__name__}, which is not a delta")
         return frames

@@ -7,8 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from responses_ws.protocol.sampling import Delta
+from responses_ws.connection.log import SharedLog
+from responses_ws.protocol.items import Item
+from responses_ws.protocol.sampling import Constraint, ConstraintKind, Delta, TokenDelta
+from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.chat import ChatPrompt, Medium
+from responses_ws.rendering.tokens import TokenLog
 
 ErrorKind = Literal[
     "unavailable",
@@ -44,6 +48,14 @@ class EngineError(Exception):
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What to ask an engine before trying."""
 
+    chat: bool = True
+    """Takes messages: `Engine.chat`."""
+    tokens: bool = False
+    """Takes token ids: `Engine.generate`, for models that we have a renderer for."""
+    items: bool = False
+    """Takes items as they are: `Engine.respond`. It is asked so rather than in messages."""
+    constraints: frozenset[ConstraintKind] = frozenset()
+    """What `Engine.generate` can hold an answer to."""
     exact_usage: bool = False
     """Counts tokens itself as it yields them, so that a cut-off answer is still measured, not estimated."""
     tools: bool = True
@@ -96,8 +108,35 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Tell the log probabilities of the answer's tokens, with so many alternatives each; None: none at all."""
     affinity: str | None = None
     """Names the chain, stable from turn to turn: engines that cache prefixes per session may use it."""
+    isolation: str | None = None
+    """Names the organisation: caches must not let one learn from their speed what another has sent."""
     prompt_cache_key: str | None = None
     """The client's own name for requests that begin alike, made unique to its project."""
+
+
+class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampling step, asked in token ids."""
+
+    asked: ChatRequest
+    """The same step in messages: its id, model, sampling parameters and keys count; the rest is in ``prompt``."""
+    prompt: TokenLog
+    """Ends where the model goes on. Shared and append-only."""
+    max_tokens: int | None = None
+    """The client's limit or the room left in the context, whichever is less; None where neither is known."""
+    stop_ids: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    """One of the kinds in `Capabilities.constraints`."""
+
+
+class ItemsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampling step, asked in items."""
+
+    asked: ChatRequest
+    """The same step in messages: everything but the context itself is taken from it."""
+    items: SharedLog[Item]
+    """The whole context, as the model is to see it. Shared and append-only."""
+    instructions: str | list[Item] | None
+    """What stands before it in this request only."""
 
 
 class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +165,9 @@ class Engine(ABC):
     read, never an empty list; the last list ends with exactly one ``Finished``, or EngineError is raised. Leaving
     the block early, by exception or cancellation too, frees the engine at once. The block may be entered in one
     task and left in another.
+
+    ``generate()`` and ``respond()`` are the same for engines that take token ids or items. A token engine yields
+    ``Tokens``; it never sees text.
     """
 
     capabilities = Capabilities()
@@ -134,9 +176,28 @@ class Engine(ABC):
         self.name = name
         self.options = options
 
-    @abstractmethod
     def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
-        """Call the engine once. See the class for the contract."""
+        """Call the engine once, in messages. See the class for the contract."""
+        raise NotImplementedError("an engine without the capability `chat` is not asked in messages")
+
+    def generate(self, request: TokenRequest) -> AbstractAsyncContextManager[AsyncIterator[list[TokenDelta]]]:
+        """Call it once, in token ids."""
+        raise NotImplementedError("an engine without the capability `tokens` is not asked in token ids")
+
+    def respond(self, request: ItemsRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+        """Call it once, in items."""
+        raise NotImplementedError("an engine without the capability `items` is not asked in items")
+
+    async def prefill(self, request: TokenRequest) -> Usage | None:
+        """Read a prompt and say nothing, so that the next call finds it cached: a warm-up. None: it does not do that.
+
+        Raises EngineError.
+        """
+        return None
+
+    def renderer_options(self, model: str) -> Mapping[str, Any] | None:
+        """``RENDERER`` of a model whose settings have none, for an engine that brings its model along."""
+        return None
 
     @abstractmethod
     async def models(self) -> list[EngineModel]:

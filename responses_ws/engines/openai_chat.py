@@ -68,7 +68,8 @@ def _capabilities(supports: frozenset[Feature]) -> Capabilities:
     formats: frozenset[Literal["json_object", "json_schema"]] = frozenset(
         name for name in ("json_object", "json_schema") if name in supports
     )
-    return Capabilities(response_format=formats, **{flag: flag in supports for flag in flags})
+    given: dict[str, Any] = {flag: flag in supports for flag in flags}
+    return Capabilities(response_format=formats, **given)
 
 
 class OpenAIChat(Engine):

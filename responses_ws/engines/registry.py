@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ from django.utils.module_loading import import_string
 
 from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ModelNotFound, Overloaded
+from responses_ws.rendering.base import Renderer
+from responses_ws.runtime import renderers
 
 from .base import Engine, EngineError
 
@@ -32,6 +35,8 @@ class Route(msgspec.Struct, frozen=True):
     """The engine's own name of it."""
     context_tokens: int | None = None
     """How much it can read and write, where that is known."""
+    renderer: Renderer | None = None
+    """Makes its token ids; None: it is asked in messages or items."""
 
 
 class _Listing:
@@ -88,7 +93,8 @@ class EngineRegistry:
         entry = app_settings.MODELS.get(model)
         if entry is not None and model != "*":
             engine = self.engine(entry["ENGINE"])
-            route = Route(model, engine, entry.get("UPSTREAM", model), entry.get("CONTEXT"))
+            upstream = entry.get("UPSTREAM", model)
+            route = Route(model, engine, upstream, entry.get("CONTEXT"), _renderer(engine, upstream, entry))
             self._routes[model] = route
             return route
         catch_all = app_settings.MODELS.get("*")
@@ -156,11 +162,21 @@ class EngineRegistry:
             known = listing.routes or {}
             # The same Route object as before: chains keep theirs.
             listing.routes = {
-                m.id: known.get(m.id) or Route(m.id, engine, m.id, m.context_tokens or None) for m in models
+                m.id: known.get(m.id)
+                or Route(m.id, engine, m.id, m.context_tokens or None, _renderer(engine, m.id, {}))
+                for m in models
             }
             listing.expires = time.monotonic() + SECONDS_LISTED
         finally:
             listing.task = None
+
+
+def _renderer(engine: Engine, upstream: str, entry: Mapping[str, Any]) -> Renderer | None:
+    """What makes token ids for this model, if it can be asked in them. Raises ValueError."""
+    if not engine.capabilities.tokens:
+        return None
+    options = entry.get("RENDERER") or engine.renderer_options(upstream)
+    return None if options is None else renderers.load(options)
 
 
 def _build(name: str) -> Engine:

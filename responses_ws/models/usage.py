@@ -141,6 +141,13 @@ class UsageRecord(models.Model):
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0, help_text="Part of output tokens.")
 
+    render_path = models.CharField(
+        max_length=8, blank=True, help_text="How its prompt was made: append, rewind, full; empty: not of token ids."
+    )
+    rendered_tokens = models.PositiveBigIntegerField(
+        default=0, help_text="Part of input tokens: encoded for this response; the rest was there already."
+    )
+
     started_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     first_token_ms = models.FloatField(null=True, blank=True, help_text="From request to first output event.")

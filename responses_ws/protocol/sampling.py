@@ -1,5 +1,6 @@
-"""The words that engines speak: the pieces of one sampling step."""
+"""The words that engines speak: the pieces of one sampling step, as text or as tokens."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from .usage import Usage
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+ConstraintKind = Literal["json_schema", "structural_tag", "gbnf", "regex"]
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
@@ -14,6 +16,22 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
     prompt_tokens: int
     cached_tokens: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """The engine is reading its prompt: a sign of life, before any output."""
+
+    done: int
+    """Tokens read, cached ones included."""
+    total: int
+
+
+class Tokens(msgspec.Struct, frozen=True, gc=False):
+    """What a token engine has sampled, in order; the token that ended the answer included, where it told it."""
+
+    ids: Sequence[int]
+    logprobs: tuple[dict[str, Any], ...] = ()
+    """Where they were asked for, one a token, in the form of `TextDelta.logprobs`."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
@@ -74,4 +92,15 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
 
 
-Delta = Started | TextDelta | ReasoningDelta | RefusalDelta | CallStart | CallArguments | CallEnd | Finished
+Delta = Started | Progress | TextDelta | ReasoningDelta | RefusalDelta | CallStart | CallArguments | CallEnd | Finished
+"""What an engine yields that answers in text."""
+TokenDelta = Started | Progress | Tokens | Finished
+"""What an engine yields that answers in tokens."""
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """A form that the sampled text is held to, from its first token on."""
+
+    kind: ConstraintKind
+    value: dict[str, Any] | str
+    """``json_schema``: the schema; ``structural_tag``: xgrammar's object of that name; ``gbnf`` and ``regex``: text."""

@@ -8,6 +8,7 @@ import msgspec
 from responses_ws.connection.log import SharedLog
 from responses_ws.protocol.compaction import INTRODUCTION, SUMMARY
 
+from .tokens import TokenLog
 from .tools import flat_name
 
 _encode = msgspec.json.Encoder().encode
@@ -27,7 +28,7 @@ class ChatPrompt:
     log, not in it. ``extended`` costs what is new; forks share the past.
     """
 
-    __slots__ = ("log", "instructions", "byte_length", "media_bytes", "takes", "is_whole")
+    __slots__ = ("log", "instructions", "byte_length", "media_bytes", "takes", "is_whole", "tokens")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class ChatPrompt:
         media_bytes: int = 0,
         takes: frozenset[Medium] = MEDIA,
         is_whole: bool = True,
+        tokens: TokenLog | None = None,
     ) -> None:
         self.log: SharedLog[bytes] = SharedLog() if log is None else log
         self.byte_length = byte_length
@@ -50,6 +52,8 @@ class ChatPrompt:
         """False where the oldest turns of its conversation have been left out."""
         self.instructions = instructions
         """The encoded messages that this request only puts in front, comma-separated, or empty."""
+        self.tokens = tokens
+        """The beginning of these messages as token ids, for a model that takes them; perhaps all of them, or none."""
 
     def extended(self, items: Sequence[dict[str, Any]]) -> "ChatPrompt":
         """The prompt with ``items`` rendered behind it, instructions dropped."""
@@ -61,6 +65,7 @@ class ChatPrompt:
             media_bytes=self.media_bytes + sum(map(_media_bytes, messages)),
             takes=self.takes,
             is_whole=self.is_whole,
+            tokens=self.tokens,
         )
 
     def with_instructions(self, instructions: str | Sequence[dict[str, Any]] | None) -> "ChatPrompt":
@@ -78,6 +83,19 @@ class ChatPrompt:
             media_bytes=self.media_bytes,
             takes=self.takes,
             is_whole=self.is_whole,
+            tokens=self.tokens,
+        )
+
+    def with_tokens(self, tokens: TokenLog | None) -> "ChatPrompt":
+        """The same messages, of which ``tokens`` is the beginning."""
+        return ChatPrompt(
+            self.log,
+            self.byte_length,
+            self.instructions,
+            media_bytes=self.media_bytes,
+            takes=self.takes,
+            is_whole=self.is_whole,
+            tokens=tokens,
         )
 
     @property

@@ -1,0 +1,104 @@
+"""The contract of a renderer: messages → token ids for one model, and what it samples → deltas."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from responses_ws.protocol.sampling import Constraint, ConstraintKind, Delta, FinishReason
+
+from .chat import ChatPrompt
+from .tokens import TokenLog
+
+Path = Literal["append", "rewind", "full"]
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prompt depends on beside its messages and instructions."""
+
+    tools: bytes | None = None
+    """JSON array of chat-completions tools, or None."""
+    tool_choice: str | Mapping[str, Any] | None = None
+    """Chat-completions form: "auto", "none", "required" or ``{type, function: {name}}``."""
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    schema: dict[str, Any] | None = None
+    """A JSON schema that the whole answer has to fit."""
+    schemas: Mapping[str, dict[str, Any]] = {}
+    """Parameters of ``strict`` tools, by offered name."""
+    grammar: frozenset[ConstraintKind] = frozenset()
+    """The constraints that the engine can hold an answer to."""
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """How an answer that is not free begins, and what it is held to."""
+
+    ids: tuple[int, ...] = ()
+    """Said in the model's stead, as its first tokens: a call's marker, for instance."""
+    constraint: Constraint | None = None
+    closing: tuple[int, ...] = ()
+    """What the constraint keeps the model from saying itself at its end: added to the log once it has finished."""
+
+
+class Draft(ABC):
+    """A prompt about to be rendered: first decided, then made, then appended."""
+
+    path: Path
+    """``append``: only what is new is rendered. ``rewind``: the log is cut back a little first. ``full``: from zero."""
+    size: int
+    """Bytes of messages to be rendered: whether `make` is worth a thread."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Run template and tokenizer. May be called in any thread; gives the interpreter lock free where it is long.
+
+        Raises:
+            InvalidRequest: the model's template refuses these messages.
+        """
+
+    @abstractmethod
+    def log(self) -> TokenLog:
+        """The rendered prompt, up to the opening of the assistant's turn. On the event loop, after `make`."""
+
+
+class OutputParser(ABC):
+    """One answer's ids → deltas, as they come. Markers count only as control tokens, never as text a user typed."""
+
+    reasoning_tokens = 0
+    """Ids within reasoning so far."""
+    calls = 0
+    """Calls begun so far."""
+    malformed_calls = 0
+    """Calls that could not be read as such so far: they came out as text."""
+
+    @abstractmethod
+    def feed(self, ids: Sequence[int], logprobs: Sequence[dict[str, Any]] = ()) -> list[Delta]:
+        """What has become sayable. The deltas' counts of tokens need not add up; ids are counted elsewhere."""
+
+    @abstractmethod
+    def finish(self, reason: FinishReason) -> list[Delta]:
+        """What is left, now that no more comes; no ``Finished``. A call that is whole is ended, one that was cut
+        off by ``length`` stays open."""
+
+
+class Renderer(ABC):
+    """Renders for one model and parses its answers. One instance per model and process, for many turns at once.
+
+    Nothing here does IO: files are read by whoever makes it.
+    """
+
+    stop_ids: tuple[int, ...] = ()
+    """Any of these ends an answer. The one that was sampled stays in the log."""
+
+    @abstractmethod
+    def draft(self, prompt: ChatPrompt, ask: Ask) -> Draft:
+        """Decide how to render ``prompt``, starting from ``prompt.tokens`` if that still fits. Costs what is new."""
+
+    def opening(self, ask: Ask) -> Opening:
+        """How the answer has to begin under this tool choice and format. The default: it is free."""
+        return Opening()
+
+    @abstractmethod
+    def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
+        """A parser for the answer to ``log``, whose tail decides in which state it begins."""

@@ -1,0 +1,80 @@
+"""The token log of a chain: what the model has been told and has said, as token ids, only ever appended to."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from responses_ws.connection.log import SharedLog
+
+SpanKind = Literal["rendered", "opening", "sampled"]
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """A run of ids that came in one go. Spans are the places to which a log can be cut back."""
+
+    end: int
+    """Position behind its last id; it starts where the span before it ends."""
+    kind: SpanKind
+    """``rendered`` from messages; ``opening`` of the assistant's turn; ``sampled`` by the model, never re-encoded."""
+    messages: int
+    """How many of the prompt's messages the log holds up to here."""
+    has_reasoning: bool = False
+    """Of a sampled span: the model has reasoned in it, which many templates forget later."""
+
+
+class TokenLog:
+    """An immutable view of the first ``len(log)`` ids of a growing array.
+
+    Shared as `SharedLog` is: extending the newest view writes behind it, cost O(new); extending an older one, a fork or
+    a log that was cut back, copies the past once. Beside the ids their JSON is kept, a piece a span, so that a call
+    joins bytes and encodes nothing. Not thread-safe: extend on the event loop only.
+    """
+
+    __slots__ = ("_ids", "_json", "spans", "fingerprint")
+
+    def __init__(self, fingerprint: bytes = b"") -> None:
+        self._ids = array("I")
+        self._json: SharedLog[bytes] = SharedLog()
+        self.spans: SharedLog[Span] = SharedLog()
+        self.fingerprint = fingerprint
+        """Digest of all that the ids depend on beside the messages: renderer, its options, tools, instructions."""
+
+    def extended(self, ids: Sequence[int], kind: SpanKind, *, messages: int, has_reasoning: bool = False) -> "TokenLog":
+        """This log with one more span of ``ids``, after which it holds the first ``messages`` messages."""
+        end = len(self)
+        view = TokenLog(self.fingerprint)
+        view._ids = self._ids if len(self._ids) == end else self._ids[:end]
+        view._ids.extend(ids)
+        view._json = self._json.extended([msgspec.json.encode(list(ids))[1:-1]])
+        span = Span(end + len(ids), kind, messages, has_reasoning)
+        view.spans = self.spans.extended([span])
+        return view
+
+    def until(self, spans: int) -> "TokenLog":
+        """The log as it was after its first ``spans`` spans."""
+        view = TokenLog(self.fingerprint)
+        view._ids = self._ids
+        view._json = self._json.until(spans)
+        view.spans = self.spans.until(spans)
+        return view
+
+    def __len__(self) -> int:
+        return self.spans.last.end if len(self.spans) else 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.since(0))
+
+    def since(self, start: int) -> "array[int]":
+        """Ids from position ``start`` on, as an array of their own."""
+        return self._ids[start : len(self)]
+
+    @property
+    def messages(self) -> int:
+        """How many of the prompt's messages it holds."""
+        return self.spans.last.messages if len(self.spans) else 0
+
+    def json(self) -> bytes:
+        """The ids as the inside of a JSON array. A copy of bytes; nothing is encoded again."""
+        return b",".join(piece for piece in self._json if piece)
