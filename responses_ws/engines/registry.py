@@ -15,7 +15,7 @@ from responses_ws.protocol.errors import ModelNotFound, Overloaded
 from responses_ws.rendering.base import Renderer
 from responses_ws.runtime import renderers
 
-from .base import Engine, EngineError
+from .base import Capabilities, Engine, EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,26 @@ class Route(msgspec.Struct, frozen=True):
     """How much it can read and write, where that is known."""
     renderer: Renderer | None = None
     """Makes its token ids; None: it is asked in messages or items."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model can do, asked in the way that it is asked in."""
+        can = self.engine.capabilities
+        if self.renderer is None:
+            return can
+        # Tools and calls are the renderer's and the parser's work; what comes out is held to a form by constraints.
+        formats = {"json_object", "json_schema"} if "json_schema" in can.constraints else ()
+        return msgspec.structs.replace(
+            can,
+            tools=True,
+            tool_choice=True,
+            strict_tools="structural_tag" in can.constraints,
+            response_format=frozenset(formats),
+            verbosity=False,
+            images=False,
+            files=False,
+            exact_usage=True,
+        )
 
 
 class _Listing:

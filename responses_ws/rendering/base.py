@@ -27,8 +27,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON schema that the whole answer has to fit."""
     schemas: Mapping[str, dict[str, Any]] = {}
     """Parameters of ``strict`` tools, by offered name."""
-    grammar: frozenset[ConstraintKind] = frozenset()
-    """The constraints that the engine can hold an answer to."""
+    constraints: frozenset[ConstraintKind] = frozenset()
+    """What the engine can hold an answer to."""
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -46,6 +46,8 @@ class Draft(ABC):
 
     path: Path
     """``append``: only what is new is rendered. ``rewind``: the log is cut back a little first. ``full``: from zero."""
+    kept_tokens: int
+    """Ids of the chain's log that stay as they are."""
     size: int
     """Bytes of messages to be rendered: whether `make` is worth a thread."""
 

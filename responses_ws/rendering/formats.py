@@ -24,6 +24,16 @@ def response_format(wanted: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
+def schema_of(format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What an answer in this chat-completions ``response_format`` has to fit; None for plain text."""
+    if format is None:
+        return None
+    if format["type"] == "json_object":
+        return {"type": "object"}
+    schema: dict[str, Any] = format["json_schema"]["schema"]
+    return schema
+
+
 def in_words(wanted: dict[str, Any], constrained: Collection[str]) -> str | None:
     """The same as a line for the instructions, for an engine that cannot be held to it; None if nothing need be said.
 

@@ -30,8 +30,9 @@ from responses_ws.protocol.request import (
     check_request,
     check_tools,
 )
+from responses_ws.rendering.base import Ask
 from responses_ws.rendering.chat import MEDIA, ChatPrompt, Medium
-from responses_ws.rendering.formats import in_words, response_format
+from responses_ws.rendering.formats import in_words, response_format, schema_of
 from responses_ws.rendering.tools import Offer, ToolSet
 from responses_ws.rendering.truncation import without_oldest
 from responses_ws.runtime.ids import new_id
@@ -46,6 +47,7 @@ from .prompts import expanded
 from .references import resolved
 from .sampling import Word
 from .sealed import opened_context, opened_input
+from .token_step import TokenStep
 
 
 class Asked(msgspec.Struct, kw_only=True):
@@ -87,6 +89,14 @@ class Asked(msgspec.Struct, kw_only=True):
 _SHORT_BYTES = 8192  # about 2,000 tokens: a good summary of something longer is as long
 
 
+Said = Callable[[ChatPrompt], ChatPrompt]
+"""Gives a prompt that ends with what was sampled the token ids that stand for it."""
+
+
+def _as_it_is(prompt: ChatPrompt) -> ChatPrompt:
+    return prompt
+
+
 class Gathered(msgspec.Struct, kw_only=True):
     """Everything that a model is about to be told."""
 
@@ -122,13 +132,13 @@ class Context(Gathered, kw_only=True):
 
     def offer(self) -> Offer:
         """The tools of the next engine call."""
-        can = self.route.engine.capabilities
+        can = self.route.capabilities
         return self.tools.offer(self.asked.request.tool_choice, takes_tools=can.tools, obeys_choice=can.tool_choice)
 
     def chat_request(self, response_id: str, offer: Offer, *, max_output_tokens: int | None) -> ChatRequest:
         """The one call to the engine, in its words."""
         request = self.asked.request
-        can = self.route.engine.capabilities
+        can = self.route.capabilities
         project_id = self.asked.principal.project_id
         text = request.text or {}
         wanted = text.get("format") or {}
@@ -150,8 +160,25 @@ class Context(Gathered, kw_only=True):
             verbosity=text.get("verbosity") if can.verbosity else None,
             top_logprobs=(request.top_logprobs or 0) if can.logprobs and request.wants_logprobs else None,
             affinity=f"{project_id}:{self.items.identity}",
+            isolation=str(self.asked.principal.organization_id),
             prompt_cache_key=f"{project_id}:{request.prompt_cache_key}" if request.prompt_cache_key else None,
         )
+
+    def token_step(self, asked: ChatRequest) -> TokenStep | None:
+        """The same call in token ids; None for a model that is not asked in them."""
+        if self.route.renderer is None:
+            return None
+        constraints = self.route.engine.capabilities.constraints
+        ask = Ask(
+            tools=asked.tools,
+            tool_choice=asked.tool_choice,
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            reasoning_effort=asked.reasoning_effort,
+            schema=schema_of(asked.response_format),
+            schemas=self.tools.schemas if "structural_tag" in constraints else {},
+            constraints=constraints,
+        )
+        return TokenStep(self.route, asked, ask)
 
     def fitted(self) -> "Context":
         """As ``truncation`` wants it, where the model's limit is known.
@@ -185,9 +212,9 @@ class Context(Gathered, kw_only=True):
         prompt = ChatPrompt(takes=takes, is_whole=False).extended(kept)
         return msgspec.structs.replace(self, prompt=prompt, left_out=len(items) - len(kept))
 
-    def grown(self, items: Sequence[Item]) -> "Context":
-        """The context of the next sampling step in the same response."""
-        return msgspec.structs.replace(self, items=self.items.extended(items), prompt=self._prompt_with(items))
+    def grown(self, items: Sequence[Item], said: Said = _as_it_is) -> "Context":
+        """The context of the next sampling step in the same response. ``said``: what the items are in token ids."""
+        return msgspec.structs.replace(self, items=self.items.extended(items), prompt=said(self._prompt_with(items)))
 
     @property
     def asks_compaction(self) -> bool:
@@ -209,7 +236,7 @@ class Context(Gathered, kw_only=True):
 
     def summary_request(self, response_id: str) -> ChatRequest:
         """The engine call that makes a summary: the same prompt as ever, so that caches hold, and one word more."""
-        can = self.route.engine.capabilities
+        can = self.route.capabilities
         offer = self.tools.offer("none", takes_tools=can.tools, obeys_choice=can.tool_choice)
         request = self.chat_request(response_id, offer, max_output_tokens=app_settings.limits.summary_tokens)
         asked = {"type": "message", "role": "user", "content": INSTRUCTION}
@@ -234,9 +261,9 @@ class Context(Gathered, kw_only=True):
     def _prompt_with(self, items: Sequence[Item]) -> ChatPrompt:
         return self.prompt.extended(opened_context(items, project_id=self.asked.principal.project_id))
 
-    def link(self, response: JsonObject, output: list[Item], place: Place | None) -> Link:
+    def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = _as_it_is) -> Link:
         """What a continuation of the finished response will need. ``output``: of its last step, as it is kept."""
-        prompt = self._prompt_with(output)
+        prompt = said(self._prompt_with(output))
         return Link(
             response_id=response["id"],
             project_id=self.asked.principal.project_id,
@@ -340,7 +367,7 @@ async def _route(model: str | None, parent: Link | None) -> Route | None:
 
 
 def _media(route: Route | None) -> frozenset[Medium]:
-    return MEDIA if route is None else route.engine.capabilities.media
+    return MEDIA if route is None else route.capabilities.media
 
 
 def _past_prompt(parent: Link | None, takes: frozenset[Medium], asked: Asked) -> ChatPrompt:
@@ -452,7 +479,7 @@ async def _link_from(stored: StoredChain, project_id: int) -> Link:
     output = stored.items[stored.input_end :]
     route = await registry.resolve(stored.response["model"])
     shown = in_place(opened_context(stored.items, project_id=project_id))
-    prompt = ChatPrompt(takes=route.engine.capabilities.media).extended(shown)
+    prompt = ChatPrompt(takes=route.capabilities.media).extended(shown)
     return Link(
         response_id=stored.response["id"],
         project_id=project_id,

@@ -18,7 +18,10 @@ async def count_input(asked: Asked) -> int:
     if gathered.route is not None:
         context = Context(**msgspec.structs.asdict(gathered))
         request = context.chat_request("count", context.offer(), max_output_tokens=None)
+        step = context.token_step(request)
         try:
+            if step is not None:
+                return len((await step.render()).prompt)
             counted = await gathered.route.engine.count(request)
         except EngineError:
             # Whoever asks for a number gets one, while the engine is down too.

@@ -26,10 +26,12 @@ from responses_ws.stores.conversations import Appending
 from responses_ws.stores.lookup import redis_store
 
 from .admission import Principal
+from .token_step import TokenStep
 
 LEASE = timedelta(seconds=60)
 """A reaper may close a record this long after its process was last heard of."""
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
+_PATHS = ("", "append", "rewind", "full")
 
 
 class LeaseLost(Exception):
@@ -97,6 +99,7 @@ class Record:
             "lease_until": now + LEASE,
         }
         self._opened: Future[Any] | None = None
+        self._token_steps: list[TokenStep] = []
 
     @property
     def response_id(self) -> str:
@@ -141,6 +144,10 @@ class Record:
             await asyncio.shield(asyncio.wrap_future(self._opened))
         self._opened.result()
 
+    def rendered(self, step: TokenStep) -> None:
+        """One more sampling step, asked in token ids: how its prompt is made is part of the record."""
+        self._token_steps.append(step)
+
     def saw_first_token(self) -> None:
         if self.first_token_ms is None:
             self.first_token_ms = (time.perf_counter() - self._began) * 1000
@@ -182,6 +189,9 @@ class Record:
             "ended_at": now,
             "first_token_ms": self.first_token_ms,
             "duration_ms": duration_ms,
+            # Of several steps, the one that cost the most.
+            "render_path": max((step.path or "" for step in self._token_steps), key=_PATHS.index, default=""),
+            "rendered_tokens": sum(step.rendered_tokens for step in self._token_steps),
         }
         end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
         dispatcher.kick()

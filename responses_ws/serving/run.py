@@ -15,7 +15,7 @@ from responses_ws.connection.chain import CONTINUABLE, Link
 from responses_ws.connection.commands import Append
 from responses_ws.connection.guard import Guard
 from responses_ws.connection.turn import CANCELLED, Turn
-from responses_ws.engines.base import EngineError
+from responses_ws.engines.base import ChatRequest, EngineError
 from responses_ws.protocol.compaction import compacted
 from responses_ws.protocol.errors import (
     ApiError,
@@ -29,6 +29,7 @@ from responses_ws.protocol.request import JsonObject
 from responses_ws.protocol.sampling import Delta, Finished
 from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.protocol.usage import Usage
+from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.formats import check_answer
 from responses_ws.rendering.tools import CallTranslator
 from responses_ws.runtime.ids import new_id
@@ -44,6 +45,7 @@ from .mailbox import Mailbox
 from .recording import Record, Stored
 from .sampling import SamplingStep, Sign, Word
 from .sealed import seal_context, seal_reasoning
+from .token_step import TokenStep
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,8 @@ class Run:
         )
         self._step: SamplingStep | None = None
         """The engine call that runs or has just run; None while the response waits for outputs."""
+        self._tokens: TokenStep | None = None
+        """The same call in token ids, for a model that is asked in them."""
         self._step_start = 0
         """How many output items were there when the sampling step began."""
         self._is_summarising = False
@@ -204,9 +208,14 @@ class Run:
 
     async def warm_up(self) -> Frames:
         """``generate: false``: everything but the sampling. A full response with an empty output."""
-        turn = self._turn
+        turn, context = self._turn, self._context
         yield self._begin()
-        usage = Usage(input_tokens=self._context.estimated_input_tokens(), estimated=True)
+        usage = Usage(input_tokens=context.estimated_input_tokens(), estimated=True)
+        asked = context.chat_request(turn.id, context.offer(), max_output_tokens=None)
+        self._tokens = context.token_step(asked)
+        if self._tokens is not None:
+            usage = await self._tokens.prefill(context.route.engine)
+            self._record.rendered(self._tokens)
         turn.feed(Finished("stop", usage))
         turn.close(usage, completed_at=int(time.time()))
         yield self._end(await self._settle(usage))
@@ -239,7 +248,7 @@ class Run:
         usage = self._step_usage()
         frames = turn.end_step(usage)
         self._summary_tokens += usage.output_tokens
-        self._step = None
+        self._step = self._tokens = None
         self._is_summarising = False
         return [*frames, *self._compact(turn.summary)]
 
@@ -252,25 +261,34 @@ class Run:
 
     def _sample(self) -> None:
         context, request = self._context, self.asked.request
-        engine = context.route.engine
         self._has_spoken = False
         if context.left_out:
             logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
         if self._is_summarising:
-            self._step = SamplingStep(engine.chat(context.summary_request(self._turn.id)), self._mailbox)
+            self._call(context.summary_request(self._turn.id))
             return
         offer = context.offer()
         tokens_left = self._tokens_left()
         self._translator = CallTranslator(context.tools)
         self._guard = Guard(
             callable_names=offer.callable_names,
-            schemas=context.tools.schemas if engine.capabilities.strict_tools else {},
+            schemas=context.tools.schemas if context.route.capabilities.strict_tools else {},
             one_call=request.parallel_tool_calls is False,
-            max_tokens=tokens_left,
+            # Where every id is counted, that is done there.
+            max_tokens=tokens_left if context.route.renderer is None else None,
         )
         self._step_start = len(self._turn.output)
-        asked = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
-        self._step = SamplingStep(engine.chat(asked), self._mailbox)
+        self._call(context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left))
+
+    def _call(self, asked: ChatRequest) -> None:
+        engine = self._context.route.engine
+        self._tokens = self._context.token_step(asked)
+        if self._tokens is None:
+            call = engine.chat(asked)
+        else:
+            self._record.rendered(self._tokens)
+            call = self._tokens.call(engine)
+        self._step = SamplingStep(call, self._mailbox)
 
     def _tokens_left(self) -> int | None:
         """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""
@@ -311,6 +329,8 @@ class Run:
         while True:
             word = await self._mailbox.get()
             if isinstance(word, list):
+                if self._tokens is not None:
+                    self._tokens.heard()
                 if self._is_summarising:
                     frames = [frame for delta in word for frame in turn.hear_summary(delta)]
                 else:
@@ -413,8 +433,8 @@ class Run:
         """One long response: this step is over, its calls want outputs, the response goes on."""
         usage = self._step_usage()
         frames = self._turn.end_step(usage)
-        self._step = None
-        self._context = self._context.grown(self._turn.kept_output[self._step_start :])
+        self._context = self._context.grown(self._turn.kept_output[self._step_start :], self._said)
+        self._step = self._tokens = None
         return [*frames, self._turn.wait_for_outputs(self._open_items())]
 
     async def _wait_for_outputs(self) -> Frames:
@@ -462,6 +482,9 @@ class Run:
     def _step_usage(self) -> Usage:
         """Of this sampling step: the engine's word where it gave one, our own count where not."""
         turn = self._turn
+        counted = self._tokens.usage() if self._tokens is not None else None
+        if counted is not None:
+            return counted
         if turn.finished is not None and turn.finished.usage is not None:
             return turn.finished.usage.clamped()
         started = turn.started
@@ -470,13 +493,23 @@ class Run:
             cached_tokens=started.cached_tokens if started else 0,
             output_tokens=turn.output_tokens,
             reasoning_tokens=turn.reasoning_tokens,
-            estimated=not (started and self._context.route.engine.capabilities.exact_usage),
+            estimated=not (started and self._context.route.capabilities.exact_usage),
         ).clamped()
 
     def _usage(self) -> Usage:
         """What was consumed so far, all steps together."""
         past = self._turn.past_usage
         return past if self._step is None else past.plus(self._step_usage())
+
+    def _said(self, prompt: ChatPrompt) -> ChatPrompt:
+        """``prompt``, which ends with the last step's output, with the token ids that were sampled."""
+        if self._tokens is None:
+            return prompt
+        if self.asked.request.is_warmup:
+            return self._tokens.log_without_answer(prompt)
+        output = self._turn.output[self._step_start :]
+        has_cut_call = any(item.get("call_id") and item.get("status") == "incomplete" for item in output)
+        return self._tokens.log_after(prompt, is_as_sampled=not (self._guard.has_cut or has_cut_call))
 
     async def _settle(self, usage: Usage) -> Link:
         """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
@@ -493,7 +526,7 @@ class Run:
             stored=stored,
             appending=None if hold is None else hold.appending(context.new_items + output),
         )
-        link = context.link(response, output[len(context.items) - context.input_end :], place)
+        link = context.link(response, output[len(context.items) - context.input_end :], place, self._said)
         if hold is not None:
             hold.appended(link, len(context.new_items) + len(output))
         # Before the terminal event: a fast client continues in the same millisecond.
