@@ -20,6 +20,7 @@ from responses_ws.protocol.usage import Usage
 
 from .base import EngineError
 from .chat_errors import error_in_stream
+from .sse import AnswerReader
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -128,15 +129,13 @@ class _Call:
         self.pieces: list[str] = []
 
 
-class ChatStream:
+class ChatStream(AnswerReader[Delta]):
     """The state of one answer.
 
     Takes what servers really send: a call's id and name in its first piece only, or in each; whole calls in one
     piece; calls without index, or all with index 0 and ids of their own; usage once, twice, in every chunk, or
     never; ``stop`` at the end of calls.
     """
-
-    __slots__ = ("_calls", "_by_key", "_last_call", "_reason", "_usage", "_spoken", "_started", "is_done")
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []

@@ -8,6 +8,14 @@ import msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class Timeouts(msgspec.Struct, frozen=True, rename="upper", forbid_unknown_fields=True):
+    """Seconds. How long an answer may take is the caller's business."""
+
+    connect: float = 5.0
+    models: float = 10.0
+    """For the list of models, from connect to the last byte."""
+
+
 def read_options(name: str, options: Mapping[str, Any], kind: type[T]) -> T:
     """``options`` of the engine called ``name`` as a ``kind``, whose fields are the keys in capitals.
 

@@ -1,10 +1,17 @@
-"""Server-sent events, split from bytes as they come. No IO."""
+"""Server-sent events, split from bytes as they come, and who makes sense of them. No IO."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from .base import EngineError
+from .chat_errors import refusal
 
 MAX_EVENT_BYTES = 1024 * 1024  # no chunk of a chat stream comes near; a server that sends one is not sending chunks
 
 _BOM = b"\xef\xbb\xbf"
+
+D = TypeVar("D")
 
 
 class EventSplitter:
@@ -92,3 +99,30 @@ class EventSplitter:
     def _check(self, size: int) -> None:
         if size > MAX_EVENT_BYTES:
             raise EngineError("protocol", f"an event of the engine's stream is longer than {MAX_EVENT_BYTES} bytes")
+
+
+class AnswerReader(ABC, Generic[D]):
+    """One server's dialect: the data of its events in, deltas out. No IO."""
+
+    is_done = False
+    """The answer is whole: nothing that follows counts."""
+
+    @abstractmethod
+    def feed(self, data: bytes, deltas: list[D]) -> None:
+        """Add what one event says; or a whole JSON answer, from servers that do not stream.
+
+        Raises:
+            EngineError: it reports one, or cannot be read.
+        """
+
+    @abstractmethod
+    def finish(self, deltas: list[D]) -> None:
+        """The stream has ended: add what is left, with ``Finished``.
+
+        Raises:
+            EngineError: it ended too early.
+        """
+
+    def refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> EngineError:
+        """The error for an answer whose status is not 200."""
+        return refusal(status, body, headers)

@@ -12,7 +12,8 @@ import textwrap
 import pytest
 
 from responses_ws.engines.base import EngineError
-from responses_ws.engines.embedded import EmbeddedLlama, _Child, bundled_model
+from responses_ws.engines.child import Child
+from responses_ws.engines.embedded import EmbeddedLlama, bundled_model
 from responses_ws.protocol.json_schema import misfit
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Finished, Started, TextDelta
 from responses_ws.rendering.chat import ChatPrompt
@@ -162,7 +163,7 @@ async def test_an_overlong_prompt_is_the_callers_fault(engine):
 async def test_a_crash_fails_the_answer_and_not_the_next(engine):
     async with engine.chat(chat_request("Tell a story.", model="smollm2", max_output_tokens=500)) as answer:
         await anext(answer)
-        os.kill(engine._child.pid, signal.SIGKILL)
+        os.kill(engine._client.child.pid, signal.SIGKILL)
         with pytest.raises(EngineError) as caught:
             async for _ in answer:
                 pass
@@ -175,7 +176,7 @@ async def test_a_crash_fails_the_answer_and_not_the_next(engine):
 @needs_wheels
 async def test_the_child_ends_with_its_engine(engine):
     await engine.start()
-    child = engine._child
+    child = engine._client.child
 
     await engine.aclose()
 
@@ -191,7 +192,7 @@ def test_the_child_ends_with_its_parent_however_that_ends():
         async def main():
             engine = EmbeddedLlama("embedded", {})
             await engine.start()
-            print(engine._child.pid, flush=True)
+            print(engine._client.child.pid, flush=True)
             os.kill(os.getpid(), 9)
         asyncio.run(main())
     """
@@ -214,7 +215,7 @@ def test_the_child_ends_with_its_parent_however_that_ends():
 async def test_another_file_under_the_models_name_is_refused(tmp_path):
     fake = tmp_path / "model.gguf"
     fake.write_bytes(b"not a model")
-    child = _Child({"model": str(fake), "sha256": "0" * 64})
+    child = Child({"model": str(fake), "sha256": "0" * 64})
 
     code = await asyncio.to_thread(child._process.wait, 30)
 
