@@ -1,6 +1,5 @@
 """The scripted engine: deterministic answers with exact token counts, for tests, demos and load."""
 
-import asyncio
 import math
 import os
 from collections import OrderedDict
@@ -17,20 +16,17 @@ from responses_ws.protocol.sampling import (
     Finished,
     FinishReason,
     ReasoningDelta,
-    Started,
     TextDelta,
 )
 from responses_ws.protocol.usage import Usage
 
-from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel
+from .base import Capabilities, ChatRequest, Engine, EngineModel
 from .options import read_options
+from .pacing import PacedCall
 from .script import Plan, plan_for
 
 BYTES_PER_TOKEN = 4  # of a prompt: what common tokenizers need on English text and JSON
-TOKENS_PER_READ = 16  # at most, when not paced: between reads the loop serves others
 AFFINITIES_KEPT = 10_000
-
-_STATUS = {"overloaded": 503, "unavailable": None, "rate_limited": 429, "timeout": 504, "auth": 401}
 
 
 class ScriptedOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=True):
@@ -93,7 +89,7 @@ class Scripted(Engine):
         self._log_descriptor: int | None = None
 
     def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
-        return _ScriptedCall(self, request)
+        return _ChatCall(self, request)
 
     async def count(self, request: ChatRequest) -> int:
         return prompt_tokens(request)
@@ -122,10 +118,19 @@ class Scripted(Engine):
             if len(self._seen) > AFFINITIES_KEPT:
                 self._seen.popitem(last=False)
 
-    def log(self, record: dict[str, Any]) -> None:
+    def log_call(self, request: ChatRequest, usage: Usage, outcome: str) -> None:
         """One line in the token log, on disk when this returns: it blocks, truth being the point here."""
         if self._options.token_log is None:
             return
+        record = {
+            "request_id": request.request_id,
+            "model": request.model,
+            "prompt_tokens": usage.input_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "output_tokens": usage.output_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "outcome": outcome,
+        }
         if self._log_descriptor is None:
             self._log_descriptor = os.open(self._options.token_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(self._log_descriptor, msgspec.json.encode(record) + b"\n")
@@ -139,95 +144,22 @@ def prompt_tokens(request: ChatRequest) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
-    """One call: the plan, told by the clock.
-
-    Paced by absolute deadlines: whoever is late gets all tokens that are due at once.
-    """
-
-    __slots__ = (
-        "_engine",
-        "_request",
-        "_plan",
-        "_deltas",
-        "_pending",
-        "_epoch",
-        "_usage",
-        "_emitted",
-        "_reasoning",
-        "_started",
-        "_stalled",
-        "_ended",
-    )
+class _ChatCall(PacedCall[Delta]):
+    """An answer in words: each a token."""
 
     def __init__(self, engine: Scripted, request: ChatRequest) -> None:
+        counted = prompt_tokens(request)
+        usage = Usage(input_tokens=counted, cached_tokens=min(counted, engine.tokens_seen(request.affinity)))
+        super().__init__(request, engine.plan(request), usage)
         self._engine = engine
-        self._request = request
-        self._emitted = 0
-        self._reasoning = 0
-        self._started = self._stalled = self._ended = False
         self._pending: Delta | None = None
 
-    async def __aenter__(self) -> "_ScriptedCall":
-        engine, request = self._engine, self._request
-        counted = prompt_tokens(request)
-        self._usage = Usage(input_tokens=counted, cached_tokens=min(counted, engine.tokens_seen(request.affinity)))
-        self._plan = engine.plan(request)
-        if self._plan.fail is not None:
-            self._end("error")
-            raise _refusal(self._plan)
-        engine.remember(request.affinity, counted)
+    def _begin(self) -> None:
+        request = self._request
+        self._engine.remember(request.affinity, self._usage.input_tokens)
         self._deltas: Iterator[Delta] = self._plan.deltas(f"{request.request_id}:{len(request.prompt.log)}")
-        self._epoch = asyncio.get_running_loop().time() + self._plan.ttft_seconds
-        return self
-
-    async def __aexit__(self, *_exc_info: object) -> None:
-        if not self._ended:
-            self._end("aborted")
-
-    def __aiter__(self) -> AsyncIterator[list[Delta]]:
-        return self
-
-    async def __anext__(self) -> list[Delta]:
-        if self._ended:
-            raise StopAsyncIteration
-        plan = self._plan
-        batch: list[Delta] = []
-        if not self._started:
-            self._started = True
-            batch.append(Started(self._usage.input_tokens, self._usage.cached_tokens))
-            if plan.ttft_seconds or plan.break_after == 0:
-                return batch
-        if plan.break_after is not None and self._emitted >= plan.break_after:
-            self._end("error")
-            raise EngineError("engine", f"scripted to break after {plan.break_after} tokens")
-        if plan.stall_seconds and self._emitted and not self._stalled:
-            self._stalled = True
-            self._epoch += plan.stall_seconds
-            await asyncio.sleep(plan.stall_seconds)
-        due = await self._tokens_due()
-        if plan.break_after is not None:
-            due = min(due, plan.break_after - self._emitted)
-        if plan.stall_seconds and not self._stalled:
-            due = 1
-        self._take(batch, due)
-        return batch
-
-    async def _tokens_due(self) -> int:
-        """Waits for the next token's time; how many may be told by now."""
-        loop = asyncio.get_running_loop()
-        rate = self._plan.tokens_per_second
-        wait = self._epoch + (self._emitted / rate if rate else 0.0) - loop.time()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        elif self._emitted:
-            await asyncio.sleep(0)
-        if not rate:
-            return TOKENS_PER_READ
-        return max(int((loop.time() - self._epoch) * rate) + 1 - self._emitted, 1)
 
     def _take(self, batch: list[Delta], due: int) -> None:
-        """Moves deltas worth ``due`` tokens into ``batch``, and the end when it is there."""
         limit = self._request.max_output_tokens
         while True:
             delta = self._pending or next(self._deltas, None)
@@ -259,22 +191,8 @@ class _ScriptedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
         self._end("completed")
 
     def _end(self, outcome: str) -> None:
-        self._ended = True
-        usage = self._counted()
-        self._engine.log(
-            {
-                "request_id": self._request.request_id,
-                "model": self._request.model,
-                "prompt_tokens": usage.input_tokens,
-                "cached_tokens": usage.cached_tokens,
-                "output_tokens": usage.output_tokens,
-                "reasoning_tokens": usage.reasoning_tokens,
-                "outcome": outcome,
-            }
-        )
-
-    def _counted(self) -> Usage:
-        return msgspec.structs.replace(self._usage, output_tokens=self._emitted, reasoning_tokens=self._reasoning)
+        super()._end(outcome)
+        self._engine.log_call(self._request, self._counted(), outcome)
 
 
 def _with_logprobs(delta: TextDelta, alternatives: int) -> TextDelta:
@@ -287,10 +205,3 @@ def _with_logprobs(delta: TextDelta, alternatives: int) -> TextDelta:
 
 def _logprob(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "bytes": list(token.encode("utf-8", "replace")), "logprob": logprob}
-
-
-def _refusal(plan: Plan) -> EngineError:
-    assert plan.fail is not None, "only asked for when the plan refuses"
-    headers = {"retry-after": "1"} if plan.fail in ("rate_limited", "overloaded") else None
-    status = _STATUS.get(plan.fail, 400 if plan.fail in ("bad_request", "context_length") else 500)
-    return EngineError(plan.fail, f"scripted to fail as {plan.fail}", status=status, headers=headers)
