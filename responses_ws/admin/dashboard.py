@@ -11,6 +11,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from responses_ws.models import Dashboard, Posting, UsageRecord
+from responses_ws.models.usage import UsageRecordQuerySet
 from responses_ws.runtime.connections import live_sockets
 
 from .base import NeverEdited
@@ -21,6 +22,7 @@ DAYS = 30
 TOP = 8
 LATE = timedelta(minutes=1)
 """When waiting records turn red: the sweep comes every 5 seconds."""
+_REMADE = {"rewind": "cut back a little", "full": "made whole"}
 TOKEN_SERIES = {"uncached": "Input", "cached": "Cached input", "answer": "Output", "reasoning": "Reasoning"}
 
 
@@ -106,8 +108,17 @@ def cards(now: datetime, today: datetime) -> list[Card]:
             f"{thousands(counts['failures'])} of {thousands(counts['responses'])} in 24 h",
             is_alarming=counts["failures"] * 20 > counts["responses"],
         ),
+        prompts_card(recent),
         unbilled_card(now),
     ]
+
+
+def prompts_card(records: UsageRecordQuerySet) -> Card:
+    """Whether prompts are appended to, which costs what is new, or made again."""
+    paths = records.by_render_path()
+    total = sum(paths.values())
+    others = ", ".join(f"{thousands(paths[path])} {word}" for path, word in _REMADE.items() if path in paths)
+    return Card("Prompts appended", percent(paths.get("append", 0), total), others or "of those in token ids, 24 h")
 
 
 def unbilled_card(now: datetime) -> Card:

@@ -50,6 +50,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         ("billed_at", admin.EmptyFieldListFilter),
         "is_warmup",
         "estimated",
+        "render_path",
         "model",
         "project__organization",
         ("project", ProjectFilter),
@@ -65,7 +66,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
             {
                 "fields": (
                     *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
-                    *("estimated", "is_warmup"),
+                    *("estimated", "is_warmup", "render_path", "rendered_tokens"),
                 )
             },
         ),

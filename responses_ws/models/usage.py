@@ -78,6 +78,11 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         names = {"key_name": F("api_key__name"), "project_name": F("project__name")}
         return self._by(key_id=F("api_key"), **names).order_by("-tokens", "key_id")
 
+    def by_render_path(self) -> dict[str, int]:
+        """How many responses were asked for in token ids, by the path that their prompt took."""
+        rows = self.order_by().exclude(render_path="").values_list("render_path").annotate(Count("pk"))
+        return dict(rows)
+
     def first_token_percentile(self, fraction: float) -> float | None:
         """The milliseconds to the first token that ``fraction`` of the responses stayed within; None without any.
 

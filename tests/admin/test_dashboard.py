@@ -34,6 +34,7 @@ def busy(db):
             cached_tokens=500,
             output_tokens=100,
             reasoning_tokens=50,
+            render_path="append" if number else "full",
         )
     make_record(project, status="failed", started_at=NOON - timedelta(hours=1), input_tokens=0, output_tokens=0)
     make_record(project, started_at=datetime(2026, 10, 31, 23, tzinfo=UTC), model="old")
@@ -53,6 +54,7 @@ def test_the_cards_tell_money_load_speed_and_failures(busy):
         Card("Live sockets", "0", "in this process"),
         Card("First token", "100 ms", "p50 of 24 h, p95 190 ms"),
         Card("Error rate", "4.5%", "1 of 22 in 24 h"),
+        Card("Prompts appended", "95.0%", "1 made whole"),
         Card("Unbilled", "1", "the oldest for 2 min", is_alarming=True),
     ]
 
