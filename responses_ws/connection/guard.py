@@ -24,9 +24,10 @@ class Guard:
 
     An engine that goes on behind the last token it may say, or behind the one call it may make, is cut off there:
     its step ends as if it had stopped by itself, and ``has_cut`` is set. A call that must not come out is a fault.
+    An answer of which something was dropped is not the one that the engine remembers: its `continuation` goes too.
     """
 
-    __slots__ = ("has_cut", "_callable", "_schemas", "_only", "_tokens_left", "_open", "_kept")
+    __slots__ = ("has_cut", "_callable", "_schemas", "_only", "_tokens_left", "_open", "_kept", "_has_dropped")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Guard:
         """Names of open calls."""
         self._kept: dict[int, list[str]] = {}
         """Arguments of open calls so far, where they are going to be read."""
+        self._has_dropped = False
 
     def feed(self, delta: Delta) -> list[Delta]:
         """What to hand on for one delta of the engine; nothing after a cut.
@@ -62,6 +64,8 @@ class Guard:
             if self._tokens_left < 0:
                 self.has_cut = True
                 return [Finished("length")]
+        if isinstance(delta, Finished) and self._has_dropped:
+            return [Finished(delta.reason, delta.usage)]
         if isinstance(delta, CallStart):
             return self._start(delta)
         if isinstance(delta, CallArguments | CallEnd):
@@ -88,6 +92,7 @@ class Guard:
 
     def _end_with_one_call(self) -> list[Delta]:
         """A second call begins where one was asked for: nothing of it comes out."""
+        self._has_dropped = True
         only = self._only
         assert only is not None, "asked for only where one call may be made"
         ends: list[Delta] = []

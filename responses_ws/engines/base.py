@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from responses_ws.connection.log import SharedLog
-from responses_ws.protocol.items import Item
 from responses_ws.protocol.sampling import Constraint, ConstraintKind, Delta, TokenDelta
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.chat import ChatPrompt, Medium
@@ -53,7 +51,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bool = False
     """Takes token ids: `Engine.generate`, for models that we have a renderer for."""
     items: bool = False
-    """Takes items as they are: `Engine.respond`. It is asked so rather than in messages."""
+    """Takes items rather than messages: `Engine.respond`."""
     constraints: frozenset[ConstraintKind] = frozenset()
     """What `Engine.generate` can hold an answer to."""
     exact_usage: bool = False
@@ -72,18 +70,25 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Takes images in messages. Without it a note stands where one was."""
     files: bool = False
     """Takes files in messages; as images."""
+    custom_tools: bool = False
+    """Takes custom tools as such, in items. Without it they are functions with one string."""
+    reasoning: bool = False
+    """Takes its reasoning back as text, in items."""
 
     @property
     def media(self) -> frozenset[Medium]:
         """What a prompt for it may hold beside text."""
         given: dict[Medium, bool] = {"images": self.images, "files": self.files}
+        if self.items:
+            given |= {"items": True, "custom_tools": self.custom_tools, "reasoning": self.reasoning}
         return frozenset(medium for medium, is_taken in given.items() if is_taken)
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One sampling step, asked in messages. Everything is already in the engine's words.
+    """One sampling step, asked in messages, or in items. Everything is already in the engine's words.
 
-    ``prompt`` is shared and append-only: read it, never change it.
+    ``prompt`` is shared and append-only: read it, never change it. Asked in items, ``prompt``, ``tools`` and
+    ``tool_choice`` are in the form of the Responses API.
     """
 
     request_id: str
@@ -103,6 +108,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     """Chat-completions ``response_format``, or None for plain text."""
     reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    """How the client wants reasoning summed up: for engines that do so themselves."""
     verbosity: str | None = None
     top_logprobs: int | None = None
     """Tell the log probabilities of the answer's tokens, with so many alternatives each; None: none at all."""
@@ -126,17 +133,6 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_ids: tuple[int, ...] = ()
     constraint: Constraint | None = None
     """One of the kinds in `Capabilities.constraints`."""
-
-
-class ItemsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One sampling step, asked in items."""
-
-    asked: ChatRequest
-    """The same step in messages: everything but the context itself is taken from it."""
-    items: SharedLog[Item]
-    """The whole context, as the model is to see it. Shared and append-only."""
-    instructions: str | list[Item] | None
-    """What stands before it in this request only."""
 
 
 class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,8 +180,8 @@ class Engine(ABC):
         """Call it once, in token ids."""
         raise NotImplementedError("an engine without the capability `tokens` is not asked in token ids")
 
-    def respond(self, request: ItemsRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
-        """Call it once, in items."""
+    def respond(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+        """Call it once, in items. The last delta may name the answer; a prompt that goes on from it holds the name."""
         raise NotImplementedError("an engine without the capability `items` is not asked in items")
 
     async def prefill(self, request: TokenRequest) -> Usage | None:

@@ -90,6 +90,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 
     reason: FinishReason
     usage: Usage | None = None
+    continuation: Any = None
+    """How the engine can tell this answer again, when it is asked to go on from it: opaque to all others."""
 
 
 Delta = Started | Progress | TextDelta | ReasoningDelta | RefusalDelta | CallStart | CallArguments | CallEnd | Finished

@@ -8,13 +8,16 @@ import msgspec
 from responses_ws.connection.log import SharedLog
 from responses_ws.protocol.compaction import INTRODUCTION, SUMMARY
 
+from .items import upstream_items
 from .tokens import TokenLog
 from .tools import flat_name
 
 _encode = msgspec.json.Encoder().encode
 
 
-Medium = Literal["images", "files"]
+Medium = Literal["images", "files", "items", "custom_tools", "reasoning"]
+"""What a prompt may hold beside text. With ``items`` it is made of items, not of messages, and for the rest see
+`rendering.items`."""
 MEDIA: frozenset[Medium] = frozenset({"images", "files"})
 
 TOKENS_PER_MEDIUM = 1000
@@ -22,81 +25,94 @@ TOKENS_PER_MEDIUM = 1000
 
 
 class ChatPrompt:
-    """A rendered prompt as chat-completions messages, each one encoded once and for all.
+    """A rendered prompt as chat-completions messages, or as items, each one encoded once and for all.
 
     ``instructions`` belong to one request only (they are not inherited along a chain), so they stand before the
     log, not in it. ``extended`` costs what is new; forks share the past.
     """
 
-    __slots__ = ("log", "instructions", "byte_length", "media_bytes", "takes", "is_whole", "tokens")
+    __slots__ = (
+        "log",
+        "instructions",
+        "byte_length",
+        "media_bytes",
+        "takes",
+        "is_whole",
+        "tokens",
+        "continuation",
+        "continued",
+    )
 
     def __init__(
         self,
         log: SharedLog[bytes] | None = None,
         byte_length: int = 0,
-        instructions: bytes = b"",
         *,
-        media_bytes: int = 0,
         takes: frozenset[Medium] = MEDIA,
         is_whole: bool = True,
-        tokens: TokenLog | None = None,
     ) -> None:
         self.log: SharedLog[bytes] = SharedLog() if log is None else log
         self.byte_length = byte_length
         """Bytes of all messages in the log: O(1)."""
-        self.media_bytes = media_bytes
+        self.media_bytes = 0
         """Part of ``byte_length`` that says nothing about tokens: the data of images and files."""
         self.takes = takes
         """The media that its engine takes. For others a note stands where one was."""
         self.is_whole = is_whole
         """False where the oldest turns of its conversation have been left out."""
-        self.instructions = instructions
-        """The encoded messages that this request only puts in front, comma-separated, or empty."""
-        self.tokens = tokens
+        self.instructions = b""
+        """What this request only puts in front, encoded: messages, comma-separated, or nothing. In a prompt of items
+        a JSON string, or items."""
+        self.tokens: TokenLog | None = None
         """The beginning of these messages as token ids, for a model that takes them; perhaps all of them, or none."""
+        self.continuation: Any = None
+        """What an engine has called an answer of its own (`Finished.continuation`), the newest that it did so."""
+        self.continued = 0
+        """How many entries of the log are what that answer continued, and the answer itself."""
+
+    def _copy(self) -> "ChatPrompt":
+        copy: ChatPrompt = ChatPrompt.__new__(ChatPrompt)
+        for name in ChatPrompt.__slots__:
+            setattr(copy, name, getattr(self, name))
+        return copy
 
     def extended(self, items: Sequence[dict[str, Any]]) -> "ChatPrompt":
         """The prompt with ``items`` rendered behind it, instructions dropped."""
-        messages = messages_from(items, self.takes)
+        messages = upstream_items(items, self.takes) if "items" in self.takes else messages_from(items, self.takes)
         new = [_encode(message) for message in messages]
-        return ChatPrompt(
-            self.log.extended(new),
-            self.byte_length + sum(map(len, new)),
-            media_bytes=self.media_bytes + sum(map(_media_bytes, messages)),
-            takes=self.takes,
-            is_whole=self.is_whole,
-            tokens=self.tokens,
-        )
+        prompt = self._copy()
+        prompt.log = self.log.extended(new)
+        prompt.byte_length += sum(map(len, new))
+        prompt.media_bytes += sum(map(_media_bytes, messages))
+        prompt.instructions = b""
+        return prompt
 
     def with_instructions(self, instructions: str | Sequence[dict[str, Any]] | None) -> "ChatPrompt":
         """The same log with this request's own system message, or messages, in front."""
+        prompt = self._copy()
         if not instructions:
-            encoded = b""
+            prompt.instructions = b""
         elif isinstance(instructions, str):
-            encoded = _encode({"role": "system", "content": instructions})
+            is_items = "items" in self.takes
+            prompt.instructions = _encode(instructions if is_items else {"role": "system", "content": instructions})
         else:
-            encoded = b",".join(map(_encode, messages_from(instructions, self.takes)))
-        return ChatPrompt(
-            self.log,
-            self.byte_length,
-            encoded,
-            media_bytes=self.media_bytes,
-            takes=self.takes,
-            is_whole=self.is_whole,
-            tokens=self.tokens,
-        )
+            front = upstream_items if "items" in self.takes else messages_from
+            prompt.instructions = b",".join(map(_encode, front(instructions, self.takes)))
+        return prompt
+
+    def named(self, continuation: Any) -> "ChatPrompt":
+        """The same messages, which end with an answer that its engine calls so; None: it has no name for it."""
+        if continuation is None:
+            return self
+        prompt = self._copy()
+        prompt.continuation, prompt.continued = continuation, len(self.log)
+        return prompt
 
     def with_tokens(self, tokens: TokenLog | None) -> "ChatPrompt":
         """The same messages, of which ``tokens`` is the beginning."""
-        return ChatPrompt(
-            self.log,
-            self.byte_length,
-            self.instructions,
-            media_bytes=self.media_bytes,
-            takes=self.takes,
-            is_whole=self.is_whole,
-            tokens=tokens,
-        )
+        prompt = self._copy()
+        prompt.tokens = tokens
+        return prompt
 
     @property
     def estimated_tokens(self) -> int:
@@ -222,11 +238,18 @@ def _chat_parts(part: dict[str, Any], takes: Collection[Medium]) -> list[dict[st
 
 
 def _media_bytes(message: dict[str, Any]) -> int:
-    """How many more bytes than an estimate should count there are in the images and files of a message."""
-    if not isinstance(message.get("content"), list):
+    """How many more bytes than an estimate should count there are in the images and files of a message or item."""
+    content = message.get("content") or message.get("output")
+    if not isinstance(content, list):
         return 0
-    data = [
-        (part.get("image_url") or {}).get("url") or (part.get("file") or {}).get("file_data") or ""
-        for part in message["content"]
-    ]
-    return sum(max(len(one) - 4 * TOKENS_PER_MEDIUM, 0) for one in data)
+    return sum(max(len(_data_of(part)) - 4 * TOKENS_PER_MEDIUM, 0) for part in content if isinstance(part, dict))
+
+
+def _data_of(part: dict[str, Any]) -> str:
+    image = part.get("image_url")
+    return (
+        (image.get("url") if isinstance(image, dict) else image)
+        or (part.get("file") or part).get("file_data")
+        or part.get("file_url")
+        or ""
+    )

@@ -44,9 +44,9 @@ class Offer(msgspec.Struct, frozen=True):
     """What one request's engine call is told of tools, and what it may then call."""
 
     encoded: bytes | None
-    """JSON array of chat-completions tools, or None."""
+    """JSON array of tools, or None: in the form of chat completions, or of the Responses API."""
     choice: str | dict[str, Any] | None
-    """Chat-completions form of ``tool_choice``."""
+    """``tool_choice``, in the same form."""
     callable_names: frozenset[str] | None
     """Names, as offered, of which a call may come out; None where the client has not narrowed them. A name that the
     model has made up then comes out too: an agent tells its model so, where a failed response would be tried again."""
@@ -60,7 +60,7 @@ class ToolSet:
     under one name, the first is offered.
     """
 
-    __slots__ = ("source", "encoded", "schemas", "_known")
+    __slots__ = ("source", "encoded", "schemas", "_known", "_given", "_as_items")
 
     @property
     def names(self) -> set[str]:
@@ -73,6 +73,9 @@ class ToolSet:
         self.schemas: dict[str, dict[str, Any]] = {}
         """Parameters of ``strict`` functions, by offered name."""
         self._known: dict[str, tuple[str, str | None, bool]] = {}
+        self._given: dict[str, dict[str, Any]] = {}
+        """The offered tools as the client sent them, by offered name."""
+        self._as_items: dict[bool, bytes] = {}
         offered: list[dict[str, Any]] = []
         for tool in tools:
             if tool.get("type") == "namespace":
@@ -91,6 +94,7 @@ class ToolSet:
         if name in self._known:
             return
         self._known[name] = (tool["name"], namespace, kind == "custom")
+        self._given[name] = tool
         function: dict[str, Any] = {"name": name}
         if tool.get("description"):
             function["description"] = tool["description"]
@@ -103,11 +107,20 @@ class ToolSet:
                 self.schemas[name] = function["parameters"]
         offered.append({"type": "function", "function": function})
 
-    def offer(self, choice: str | dict[str, Any] | None, *, takes_tools: bool, obeys_choice: bool) -> Offer:
+    def offer(
+        self,
+        choice: str | dict[str, Any] | None,
+        *,
+        takes_tools: bool,
+        obeys_choice: bool,
+        as_items: bool = False,
+        takes_custom: bool = False,
+    ) -> Offer:
         """The offer under this ``tool_choice``, to an engine that takes tools at all, and obeys the choice or not.
 
         An engine that obeys is offered all tools, which keeps its prompt the same from turn to turn; one that does
-        not is offered only those that may be called. ``allowed_tools`` are a smaller offer to both.
+        not is offered only those that may be called. ``allowed_tools`` are a smaller offer to both. ``as_items``: in
+        the form of the Responses API, custom tools as such if it ``takes_custom`` ones.
         """
         if self.encoded is None or not takes_tools:
             return Offer(None, None, frozenset())
@@ -115,13 +128,41 @@ class ToolSet:
         is_list = isinstance(choice, dict) and choice["type"] == "allowed_tools"
         if not names and (is_list or not obeys_choice):
             return Offer(None, None, frozenset())
-        encoded = self.encoded
+        encoded = self._encoded_as_items(takes_custom=takes_custom) if as_items else self.encoded
         if len(names) < len(self._known) and (is_list or not obeys_choice):
-            offered = [tool for tool in msgspec.json.decode(encoded) if tool["function"]["name"] in names]
+            offered = [tool for tool in msgspec.json.decode(encoded) if tool.get("function", tool)["name"] in names]
             encoded = _encode(offered)
         is_narrowed = choice == "none" or (isinstance(choice, dict) and choice["type"] in _NARROWING)
         may_call = names if is_narrowed else None
-        return Offer(encoded, _chat_choice(choice, names) if obeys_choice else None, may_call)
+        if not obeys_choice:
+            return Offer(encoded, None, may_call)
+        told = _chat_choice(choice, names)
+        if as_items and isinstance(told, dict):
+            name = told["function"]["name"]
+            is_custom = takes_custom and self.resolve(name)[2]
+            told = {"type": "custom" if is_custom else "function", "name": name}
+        return Offer(encoded, told, may_call)
+
+    def _encoded_as_items(self, *, takes_custom: bool) -> bytes:
+        """JSON array of Responses tools, made once."""
+        encoded = self._as_items.get(takes_custom)
+        if encoded is None:
+            tools = [self._as_item(name, takes_custom=takes_custom) for name in self._known]
+            encoded = self._as_items[takes_custom] = _encode(tools)
+        return encoded
+
+    def _as_item(self, name: str, *, takes_custom: bool) -> dict[str, Any]:
+        given = self._given[name]
+        told = {"type": "function", "name": name}
+        if given.get("description"):
+            told["description"] = given["description"]
+        if given["type"] == "function":
+            parameters = given.get("parameters") or {"type": "object", "properties": {}}
+            return {**told, "parameters": parameters, "strict": bool(given.get("strict"))}
+        if not takes_custom:
+            return {**told, "parameters": _CUSTOM_PARAMETERS, "strict": False}
+        given_format = {"format": given["format"]} if given.get("format") else {}
+        return {**told, "type": "custom", **given_format}
 
     def _callable_under(self, choice: str | dict[str, Any] | None) -> frozenset[str]:
         """Source: the Open Responses specification: a call outside of ``allowed_tools`` must not come out."""

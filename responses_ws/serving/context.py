@@ -90,7 +90,7 @@ _SHORT_BYTES = 8192  # about 2,000 tokens: a good summary of something longer is
 
 
 Said = Callable[[ChatPrompt], ChatPrompt]
-"""Gives a prompt that ends with what was sampled the token ids that stand for it."""
+"""Gives a prompt that ends with what was sampled the token ids that stand for it, or the engine's name for it."""
 
 
 def _as_it_is(prompt: ChatPrompt) -> ChatPrompt:
@@ -132,8 +132,17 @@ class Context(Gathered, kw_only=True):
 
     def offer(self) -> Offer:
         """The tools of the next engine call."""
+        return self._offer(self.asked.request.tool_choice)
+
+    def _offer(self, choice: str | JsonObject | None) -> Offer:
         can = self.route.capabilities
-        return self.tools.offer(self.asked.request.tool_choice, takes_tools=can.tools, obeys_choice=can.tool_choice)
+        return self.tools.offer(
+            choice,
+            takes_tools=can.tools,
+            obeys_choice=can.tool_choice,
+            as_items=can.items,
+            takes_custom=can.custom_tools,
+        )
 
     def chat_request(self, response_id: str, offer: Offer, *, max_output_tokens: int | None) -> ChatRequest:
         """The one call to the engine, in its words."""
@@ -157,6 +166,7 @@ class Context(Gathered, kw_only=True):
             presence_penalty=request.presence_penalty,
             response_format=None if told else response_format(wanted),
             reasoning_effort=(request.reasoning or {}).get("effort"),
+            reasoning_summary=request.reasoning_summary,
             verbosity=text.get("verbosity") if can.verbosity else None,
             top_logprobs=(request.top_logprobs or 0) if can.logprobs and request.wants_logprobs else None,
             affinity=f"{project_id}:{self.items.identity}",
@@ -236,9 +246,8 @@ class Context(Gathered, kw_only=True):
 
     def summary_request(self, response_id: str) -> ChatRequest:
         """The engine call that makes a summary: the same prompt as ever, so that caches hold, and one word more."""
-        can = self.route.capabilities
-        offer = self.tools.offer("none", takes_tools=can.tools, obeys_choice=can.tool_choice)
-        request = self.chat_request(response_id, offer, max_output_tokens=app_settings.limits.summary_tokens)
+        most = app_settings.limits.summary_tokens
+        request = self.chat_request(response_id, self._offer("none"), max_output_tokens=most)
         asked = {"type": "message", "role": "user", "content": INSTRUCTION}
         # A summary is plain text, whatever form the answer is to have.
         return msgspec.structs.replace(

@@ -284,7 +284,7 @@ class Run:
         engine = self._context.route.engine
         self._tokens = self._context.token_step(asked)
         if self._tokens is None:
-            call = engine.chat(asked)
+            call = engine.respond(asked) if engine.capabilities.items else engine.chat(asked)
         else:
             self._record.rendered(self._tokens)
             call = self._tokens.call(engine)
@@ -431,9 +431,9 @@ class Run:
 
     def _end_step(self) -> list[str]:
         """One long response: this step is over, its calls want outputs, the response goes on."""
-        usage = self._step_usage()
+        usage, said = self._step_usage(), partial(self._said, self._turn.finished)
         frames = self._turn.end_step(usage)
-        self._context = self._context.grown(self._turn.kept_output[self._step_start :], self._said)
+        self._context = self._context.grown(self._turn.kept_output[self._step_start :], said)
         self._step = self._tokens = None
         return [*frames, self._turn.wait_for_outputs(self._open_items())]
 
@@ -501,10 +501,11 @@ class Run:
         past = self._turn.past_usage
         return past if self._step is None else past.plus(self._step_usage())
 
-    def _said(self, prompt: ChatPrompt) -> ChatPrompt:
-        """``prompt``, which ends with the last step's output, with the token ids that were sampled."""
+    def _said(self, finished: Finished | None, prompt: ChatPrompt) -> ChatPrompt:
+        """``prompt``, which ends with the last step's output, with the token ids that were sampled, or with the
+        engine's own name for its answer."""
         if self._tokens is None:
-            return prompt
+            return prompt if finished is None else prompt.named(finished.continuation)
         if self.asked.request.is_warmup:
             return self._tokens.log_without_answer(prompt)
         output = self._turn.output[self._step_start :]
@@ -526,7 +527,8 @@ class Run:
             stored=stored,
             appending=None if hold is None else hold.appending(context.new_items + output),
         )
-        link = context.link(response, output[len(context.items) - context.input_end :], place, self._said)
+        said = partial(self._said, self._turn.finished)
+        link = context.link(response, output[len(context.items) - context.input_end :], place, said)
         if hold is not None:
             hold.appended(link, len(context.new_items) + len(output))
         # Before the terminal event: a fast client continues in the same millisecond.

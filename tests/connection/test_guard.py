@@ -134,3 +134,12 @@ def test_arguments_that_fit_pass_and_those_of_other_tools_are_not_read() -> None
     deltas = [A, CallArguments(0, '{"x": 1}'), CallEnd(0), B, CallArguments(1, "{"), CallEnd(1)]
 
     assert said(guard(schemas={"a": SCHEMA}), deltas) == deltas
+
+
+def test_an_answer_of_which_a_call_was_dropped_is_not_the_one_that_its_engine_remembers() -> None:
+    finished = Finished("tool_calls", continuation="upstream_1")
+    side_by_side = [A, HALF, B, CallArguments(1, "{}"), CallArguments(0, '": 1}'), CallEnd(0), CallEnd(1)]
+
+    assert said(guard(one_call=True), [*side_by_side, finished])[-1] == Finished("tool_calls")
+    assert said(guard(one_call=True), [A, WHOLE, CallEnd(0), finished])[-1] == finished
+    assert said(guard(), [*side_by_side, finished])[-1] == finished

@@ -344,3 +344,57 @@ def test_any_text_comes_through_however_it_is_cut_and_escaped(text: str, ascii_o
     said = fed(CallStart(0, "p"), *(CallArguments(0, piece) for piece in pieces), CallEnd(0))
 
     assert input_of(said) == text
+
+
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: X"}
+AS_ITEMS = ToolSet(
+    [
+        namespace("crm", function(description="d", parameters=SCHEMA, strict=True)),
+        custom(description="e", format=GRAMMAR),
+        {"type": "web_search"},
+    ]
+)
+TOLD_FUNCTION = {
+    "type": "function",
+    "name": "crm__f",
+    "description": "d",
+    "parameters": SCHEMA,
+    "strict": True,
+}
+TOLD_CUSTOM = {"type": "custom", "name": "p", "description": "e", "format": GRAMMAR}
+TOLD_BARE = {"type": "function", "name": "p", "description": "e", "parameters": BARE, "strict": False}
+
+
+@pytest.mark.parametrize(
+    ("choice", "takes_custom", "tools", "told"),
+    [
+        ("auto", True, [TOLD_FUNCTION, TOLD_CUSTOM], "auto"),
+        ("auto", False, [TOLD_FUNCTION, TOLD_BARE], "auto"),
+        ({"type": "custom", "name": "p"}, True, [TOLD_FUNCTION, TOLD_CUSTOM], {"type": "custom", "name": "p"}),
+        ({"type": "custom", "name": "p"}, False, [TOLD_FUNCTION, TOLD_BARE], {"type": "function", "name": "p"}),
+        (
+            {"type": "function", "name": "f"},
+            True,
+            [TOLD_FUNCTION, TOLD_CUSTOM],
+            {"type": "function", "name": "crm__f"},
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "p"}]},
+            True,
+            [TOLD_CUSTOM],
+            "required",
+        ),
+        ("none", True, [TOLD_FUNCTION, TOLD_CUSTOM], "none"),
+    ],
+)
+def test_an_offer_in_the_form_of_the_responses_api(choice: Any, takes_custom: bool, tools: Any, told: Any) -> None:
+    offer = AS_ITEMS.offer(choice, takes_tools=True, obeys_choice=True, as_items=True, takes_custom=takes_custom)
+
+    assert json.loads(offer.encoded or b"null") == tools
+    assert offer.choice == told
+
+
+def test_an_offer_as_items_is_encoded_once() -> None:
+    offers = [AS_ITEMS.offer("auto", takes_tools=True, obeys_choice=True, as_items=True) for _ in range(2)]
+
+    assert offers[0].encoded is offers[1].encoded
