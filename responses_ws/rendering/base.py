@@ -72,7 +72,7 @@ class OutputParser(ABC):
     calls = 0
     """Calls begun so far."""
     malformed_calls = 0
-    """Calls that could not be read as such so far: they came out as text."""
+    """Calls that could not be read so far: they came out as text, or, begun before that showed, with what there was."""
 
     @abstractmethod
     def feed(self, ids: Sequence[int], logprobs: Sequence[dict[str, Any]] = ()) -> list[Delta]:

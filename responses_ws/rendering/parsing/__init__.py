@@ -1,0 +1,48 @@
+"""Output parsing: sampled ids → deltas."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from responses_ws.rendering.base import OutputParser
+
+from .families import FAMILIES, CallForm, Family
+from .parser import FamilyParser
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["FAMILIES", "CallForm", "Family", "build_parser", "schemas_of"]
+
+
+def build_parser(
+    family: str,
+    *,
+    tokenizer: "Tokenizer",
+    tail: Sequence[int] = (),
+    tools: Mapping[str, Mapping[str, Any]] | None = None,
+    stop_ids: Collection[int] = (),
+) -> OutputParser:
+    """A parser for one answer of a model of this family.
+
+    What is said in the model's stead, an `Opening`, is fed to it like all that follows.
+
+    Args:
+        tail: the ids between the last message and the answer, the opening of the assistant's turn: they decide in which
+            state it begins. Nothing that a user has written belongs there.
+        tools: what was offered, see `schemas_of`. Without any, markers of calls are text like any other.
+        stop_ids: ids that are never text.
+
+    Raises:
+        KeyError: there is no such family.
+    """
+    return FamilyParser(FAMILIES[family], tokenizer, tail=tail, tools=tools, stop_ids=stop_ids)
+
+
+@lru_cache(maxsize=64)
+def schemas_of(tools: bytes | None) -> Mapping[str, Mapping[str, Any]]:
+    """JSON schemas of parameters by name, of an encoded array of chat-completions tools. Decoded once along a chain."""
+    functions = [tool["function"] for tool in msgspec.json.decode(tools or b"[]")]
+    return {function["name"]: function.get("parameters") or {} for function in functions}

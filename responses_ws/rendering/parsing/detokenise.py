@@ -1,0 +1,58 @@
+"""Ids → text, as they come."""
+
+from typing import TYPE_CHECKING
+
+from tokenizers.decoders import DecodeStream
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_MOST_IDS_OF_A_CHARACTER = 4  # UTF-8: four bytes at most, and no token is less than a byte
+_MOST_PENDING = 2 * _MOST_IDS_OF_A_CHARACTER
+
+
+class Detokeniser:
+    """Text of one answer's ids, control tokens too. Only a character that is not whole yet is held back."""
+
+    __slots__ = ("_tokenizer", "_stream", "_pending")
+
+    def __init__(self, tokenizer: "Tokenizer") -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._pending: list[int] = []
+        """Ids that have not been told."""
+
+    def feed(self, token_id: int) -> str:
+        """What has become readable."""
+        pending = self._pending
+        pending.append(token_id)
+        try:
+            text = self._stream.step(self._tokenizer, token_id)
+        except Exception:
+            # The stream refuses ids whose text changes with what follows, in tokenizers that are not byte-level, by an
+            # exception without a class of its own. The answer must go on.
+            return self._restart(len(pending))
+        if text:
+            pending.clear()
+            return str(text)
+        if len(pending) >= _MOST_PENDING:
+            # Bytes that are no text, or U+FFFD itself, which the stream takes for half a character: it would wait for
+            # ever, and decode them all at every step.
+            return self._restart(len(pending) - _MOST_IDS_OF_A_CHARACTER + 1)
+        return ""
+
+    def rest(self) -> str:
+        """What is left, now that no more comes."""
+        text = self._decode(self._pending)
+        self._pending = []
+        return text
+
+    def _restart(self, told: int) -> str:
+        """Tell the first so many pending ids as they are, and begin a new stream with the others."""
+        told_ids, left = self._pending[:told], self._pending[told:]
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._pending = []
+        return self._decode(told_ids) + "".join(map(self.feed, left))
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""

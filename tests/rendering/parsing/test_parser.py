@@ -1,0 +1,199 @@
+import json
+import re
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from responses_ws.protocol.sampling import CallArguments, TextDelta
+from responses_ws.rendering.base import OutputParser
+from responses_ws.rendering.parsing import FAMILIES, build_parser, schemas_of
+
+from .answers import ANSWERS, TOOLS, Answer, call, text
+from .vocabulary import END, MARKERS, merged, tokenizer, told, typed
+
+VOCABULARIES = {"with ids": tokenizer(*MARKERS), "without ids": tokenizer()}
+
+
+def parser_of(answer: Answer, vocabulary: Tokenizer, tools: dict[str, Any] = TOOLS) -> OutputParser:
+    return build_parser(
+        answer.family,
+        tokenizer=vocabulary,
+        tail=vocabulary.encode(answer.tail).ids,
+        tools=tools,
+        stop_ids=[vocabulary.token_to_id(END)],
+    )
+
+
+def ids_of(answer: Answer, vocabulary: Tokenizer) -> list[int]:
+    return list(vocabulary.encode(answer.said + END).ids)
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_says_the_same_however_it_is_cut(answer: Answer, vocabulary: Tokenizer) -> None:
+    ids = ids_of(answer, vocabulary)
+    for batches in (
+        [[one] for one in ids],
+        *([ids[:cut], ids[cut:]] for cut in range(len(ids))),
+    ):
+        parser = parser_of(answer, vocabulary)
+        seen = told(parser, batches)
+        assert (seen, parser.malformed_calls) == (answer.seen, answer.malformed)
+        assert parser.calls == sum(1 for one in seen if one[0] == "call")
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_cut_off_by_length_says_the_beginning_of_the_whole(answer: Answer, vocabulary: Tokenizer) -> None:
+    ids = ids_of(answer, vocabulary)
+    for length in range(len(ids)):
+        parser = parser_of(answer, vocabulary)
+        *seen, last = told(parser, [ids[:length]], "length") or [None]
+        assert seen == answer.seen[: len(seen)]
+        if last is None:
+            continue
+        said = last[-1] if last[0] != "call" else last[2]
+        if parser.malformed_calls > answer.malformed:
+            # Cut before its name: nobody can know that it would have become a call.
+            assert last[0] == "text" and said.rstrip("\ufffd") in answer.said
+            continue
+        whole = answer.seen[len(seen)]
+        # Half a character, half a marker, and line feeds before one: markup only where more follows.
+        certain = re.sub(r"\n*([<\[][^<\[]*|\ufffd+)?\Z", "", said)
+        if whole[0] != last[0]:
+            assert not certain or last[0] == "text" and said in answer.said
+        elif whole[0] == "call":
+            assert whole[1] == last[1] and whole[2].startswith(certain)
+            assert last[3] <= whole[3]
+        else:
+            assert whole[1].startswith(certain)
+
+
+def test_a_call_cut_off_by_length_stays_open() -> None:
+    said = '<tool_call>\n{"name": "save", "arguments": {"text": "a'
+    parser = parser_of(Answer("hermes", said, []), VOCABULARIES["with ids"])
+
+    seen = told(parser, [VOCABULARIES["with ids"].encode(said).ids], "length")
+
+    assert seen == [call("save", '{"text": "a', is_whole=False)]
+    assert parser.malformed_calls == 0
+
+
+TYPED = {
+    "hermes": "<tool_call>",
+    "think-hermes": "<think>I\n</think>\n<tool_call></tool_call>",
+    "llama3": "a <|python_tag|>",
+    "think-mistral": "[THINK]a[/THINK][TOOL_CALLS]",
+}
+
+
+@pytest.mark.parametrize("family", TYPED)
+def test_a_marker_typed_as_text_is_text(family: str) -> None:
+    said = TYPED[family] + ' {"name": "save", "arguments": {}}'
+    parser = parser_of(Answer(family, said, []), VOCABULARIES["with ids"])
+
+    assert told(parser, [[one] for one in typed(said)]) == [text(said)]
+    assert parser.malformed_calls == 0
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    for answer in ANSWERS.values():
+        if answer.tail or answer.family.startswith("think"):
+            continue
+        for vocabulary in VOCABULARIES.values():
+            parser = parser_of(answer, vocabulary, {})
+            assert told(parser, [ids_of(answer, vocabulary)]) == ([text(answer.said)] if answer.said else [])
+
+
+def test_text_is_said_as_soon_as_it_is_known() -> None:
+    vocabulary = VOCABULARIES["without ids"]
+    parser = parser_of(Answer("think-hermes", "", []), vocabulary)
+    said = "I think that we know. <b> [x] "
+
+    heard = [merged(parser.feed([one])) for one in vocabulary.encode(said).ids]
+
+    assert "".join(seen[0][1] for seen in heard if seen) == said
+    assert sum(1 for seen in heard if not seen) <= 1, "only the token with `<` at its end waits for the next"
+
+
+def test_arguments_are_said_as_they_come() -> None:
+    vocabulary = VOCABULARIES["with ids"]
+    for answer in (ANSWERS["braces, quotes and escapes in strings"], ANSWERS["named calls"], ANSWERS["XML"]):
+        parser = parser_of(answer, vocabulary)
+
+        batches = [parser.feed([one]) for one in ids_of(answer, vocabulary)]
+
+        assert sum(1 for deltas in batches if any(isinstance(delta, CallArguments) for delta in deltas)) > 3
+
+
+def test_a_model_that_writes_only_line_feeds_is_heard() -> None:
+    parser = parser_of(ANSWERS["thought and said"], VOCABULARIES["with ids"])
+
+    assert len(merged(parser.feed(typed("\n") * 100))[0][1]) > 80
+
+
+def test_an_answer_in_JSON_is_not_held_back_for_being_perhaps_a_call() -> None:
+    parser = parser_of(Answer("llama3", "", []), VOCABULARIES["with ids"])
+
+    assert merged(parser.feed(typed('{"city":'))) == [text('{"city":')]
+
+
+def test_ids_within_reasoning_are_counted() -> None:
+    vocabulary = VOCABULARIES["with ids"]
+    parser = parser_of(Answer("think", "", [], tail="<think>\n"), vocabulary)
+    inside = typed("I know that.\n")
+
+    told(parser, [inside, vocabulary.encode("</think>Paris.").ids])
+
+    assert parser.reasoning_tokens == len(inside)
+
+
+def test_every_token_is_counted_once() -> None:
+    vocabulary = VOCABULARIES["with ids"]
+    answer = ANSWERS["text between calls"]
+    ids = vocabulary.encode(answer.said).ids
+    parser = parser_of(answer, vocabulary)
+
+    deltas = [delta for one in ids for delta in parser.feed([one])]
+
+    markup_at_the_end = ids[::-1].index(vocabulary.token_to_id("</tool_call>")) + 1
+    assert sum(getattr(delta, "tokens", 0) for delta in deltas) in range(len(ids) - markup_at_the_end - 1, len(ids) + 1)
+
+
+def test_logprobs_stay_with_the_text_they_belong_to() -> None:
+    vocabulary = VOCABULARIES["with ids"]
+    said = "<think>no</think>\n\nZürich 😀 is\n<tool_call>{"
+    ids = vocabulary.encode(said).ids
+    logprobs = [{"token": vocabulary.id_to_token(one), "logprob": -0.5} for one in ids]
+    parser = parser_of(Answer("think-hermes", "", []), vocabulary)
+
+    deltas = [delta for one, its in zip(ids, logprobs, strict=True) for delta in parser.feed([one], [its])]
+
+    told_of = [one for delta in deltas if isinstance(delta, TextDelta) for one in delta.logprobs]
+    start, end = ids.index(vocabulary.token_to_id("</think>")) + 1, ids.index(vocabulary.token_to_id("<tool_call>"))
+    visible = [
+        its
+        for one, its in zip(ids[start:end], logprobs[start:end], strict=True)
+        if vocabulary.decode([one]).strip("\n")
+    ]
+    assert told_of == visible
+
+
+def test_schemas_are_read_once_along_a_chain() -> None:
+    f = {"name": "f", "parameters": {"type": "object"}}
+    encoded = json.dumps([{"type": "function", "function": one} for one in (f, {"name": "g"})]).encode()
+
+    assert schemas_of(encoded) == {"f": {"type": "object"}, "g": {}}
+    assert schemas_of(encoded) is schemas_of(bytes(encoded))
+    assert schemas_of(None) == {}
+
+
+def test_what_is_begun_for_the_model_is_read_as_a_call() -> None:
+    for name, family in FAMILIES.items():
+        if family.call is None or family.call.body == "xml":
+            continue
+        said = f"{family.call.begun('save')}{{}}{family.call.ended}"
+        for vocabulary in VOCABULARIES.values():
+            parser = parser_of(Answer(name, said, []), vocabulary)
+            assert told(parser, [vocabulary.encode(said).ids]) == [call("save", "{}")]
