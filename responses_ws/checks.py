@@ -8,6 +8,7 @@ W007 bodies that touch the disk.
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,8 +25,9 @@ from .connection.limits import Limits
 from .engines.base import Engine
 
 SWEEP = "responses_ws.bill_batch"
-# Engines check their own options when they are built; these two keys are ours.
-MODEL_KEYS = {"ENGINE", "UPSTREAM", "CONTEXT"}
+# Engines and renderers check their own options when they are built; these keys are ours.
+MODEL_KEYS = {"ENGINE", "REPLICAS", "ALIAS", "UPSTREAM", "CONTEXT", "RENDERER"}
+REPLICA_KEYS = {"ENGINE", "UPSTREAM", "WEIGHT"}
 
 
 def given_settings() -> Any:
@@ -65,7 +67,7 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
-    return messages + list(limit_faults()) + list(model_faults()) + list(key_faults())
+    return messages + list(limit_faults()) + list(engine_faults()) + list(model_faults()) + list(key_faults())
 
 
 def limit_faults() -> Iterator[CheckMessage]:
@@ -84,25 +86,87 @@ def limit_faults() -> Iterator[CheckMessage]:
             yield Error(f"RESPONSES_WS['LIMITS'][{key!r}] is invalid: {exc}.", id="responses_ws.E001")
 
 
+def fault(message: str, hint: str = "") -> Error:
+    return Error(message, hint=hint or None, id="responses_ws.E001")
+
+
+def engine_faults() -> Iterator[CheckMessage]:
+    """What an entry says of its engine's place in this process."""
+    for name, engine in section("ENGINES").items():
+        for key in ("CONCURRENCY", "QUEUE"):
+            least = int(key == "CONCURRENCY")
+            number = engine.get(key, least) if isinstance(engine, dict) else least
+            if not isinstance(number, int) or isinstance(number, bool) or number < least:
+                yield fault(f"RESPONSES_WS['ENGINES'][{name!r}][{key!r}] is not a number of calls: {number!r}.")
+        if isinstance(engine, dict) and "QUEUE" in engine and "CONCURRENCY" not in engine:
+            yield fault(f"RESPONSES_WS['ENGINES'][{name!r}] has a QUEUE, but no CONCURRENCY that would fill it.")
+
+
 def model_faults() -> Iterator[CheckMessage]:
-    """Models whose engine does not exist, or whose entry has a key that means nothing."""
-    engines = section("ENGINES")
+    """Models that nobody could answer for, or whose entry has a key that means nothing."""
     for name, model in section("MODELS").items():
         where = f"RESPONSES_WS['MODELS'][{name!r}]"
-        engine = model.get("ENGINE") if isinstance(model, dict) else None
-        for key in (model.keys() - MODEL_KEYS) if isinstance(model, dict) else ():
-            yield Error(f"{where} has no key {key!r}.", hint=suggestion(key, MODEL_KEYS), id="responses_ws.E001")
-        context = model.get("CONTEXT", 1) if isinstance(model, dict) else 1
+        if not isinstance(model, dict):
+            # Its type is E001 already.
+            continue
+        for key in model.keys() - MODEL_KEYS:
+            yield fault(f"{where} has no key {key!r}.", suggestion(key, MODEL_KEYS))
+        ways = [key for key in ("ENGINE", "REPLICAS", "ALIAS") if key in model]
+        if len(ways) != 1:
+            said = f"says {' and '.join(ways)}" if ways else "names no engine"
+            yield fault(f"{where} {said}.", 'One of "ENGINE", "REPLICAS" and "ALIAS" says who answers.')
+        elif ways == ["ALIAS"]:
+            yield from alias_faults(where, model)
+        elif ways == ["ENGINE"]:
+            yield from named_engine_faults(where, model["ENGINE"])
+        elif name == "*":
+            yield fault(f"{where} has several replicas.", "Name the models that they have in common.")
+        else:
+            yield from replica_faults(f"{where}['REPLICAS']", model["REPLICAS"])
+        context = model.get("CONTEXT", 1)
         if not isinstance(context, int) or context < 1:
-            yield Error(f"{where}['CONTEXT'] is not a number of tokens: {context!r}.", id="responses_ws.E001")
-        if not isinstance(engine, str):
-            yield Error(f"{where} names no engine.", hint='{"ENGINE": "…"} does.', id="responses_ws.E001")
-        elif engine not in engines:
-            yield Error(
-                f"{where} names the engine {engine!r}, which RESPONSES_WS['ENGINES'] does not have.",
-                hint=suggestion(engine, engines) if engines else "",
-                id="responses_ws.E001",
-            )
+            yield fault(f"{where}['CONTEXT'] is not a number of tokens: {context!r}.")
+
+
+def alias_faults(where: str, model: dict[str, Any]) -> Iterator[CheckMessage]:
+    """An alias has nothing of its own, and leads to a model."""
+    models, real = section("MODELS"), model["ALIAS"]
+    if len(model) > 1:
+        yield fault(f"{where} is an alias and has {', '.join(sorted(model.keys() - {'ALIAS'}))}, too.")
+    if not isinstance(real, str) or real == "*" or not models.keys() & {real, "*"}:
+        yield fault(f"{where}['ALIAS'] is no model: {real!r}.", suggestion(str(real), models.keys() - {"*"}))
+    elif isinstance(models.get(real), dict) and "ALIAS" in models[real]:
+        yield fault(f"{where}['ALIAS'] is an alias itself: {real!r}.", f"Write {models[real]['ALIAS']!r}.")
+
+
+def replica_faults(where: str, replicas: Any) -> Iterator[CheckMessage]:
+    """A list of engines, with what each is to do."""
+    if not isinstance(replicas, list) or not replicas:
+        yield fault(f"{where} is not a list of replicas.", '[{"ENGINE": "…"}, {"ENGINE": "…"}] is.')
+        return
+    for index, replica in enumerate(replicas):
+        here = f"{where}[{index}]"
+        if not isinstance(replica, dict):
+            yield fault(f"{here} is not a dict: {replica!r}.")
+            continue
+        for key in replica.keys() - REPLICA_KEYS:
+            yield fault(f"{here} has no key {key!r}.", suggestion(key, REPLICA_KEYS))
+        yield from named_engine_faults(here, replica.get("ENGINE"))
+        weight = replica.get("WEIGHT", 1)
+        if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 < weight < math.inf:
+            yield fault(f"{here}['WEIGHT'] is not a number above 0: {weight!r}.")
+
+
+def named_engine_faults(where: str, engine: Any) -> Iterator[CheckMessage]:
+    """A name that leads to no engine."""
+    engines = section("ENGINES")
+    if not isinstance(engine, str):
+        yield fault(f"{where} names no engine.", '{"ENGINE": "…"} does.')
+    elif engine not in engines:
+        yield fault(
+            f"{where} names the engine {engine!r}, which RESPONSES_WS['ENGINES'] does not have.",
+            suggestion(engine, engines) if engines else "",
+        )
 
 
 def key_faults() -> Iterator[CheckMessage]:

@@ -20,12 +20,15 @@ class Settings:
 
     ENGINES: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Engines by name: ``{"main": {"ENGINE": "responses_ws.engines.openai_chat.OpenAIChat", "BASE_URL": "http://127.0.0.1:8001/v1"}}``.
-    ``ENGINE`` is the dotted path of an `Engine`; the other keys are that engine's options."""
+    ``ENGINE`` is the dotted path of an `Engine`; ``CONCURRENCY``, if given, how many calls each process makes to it at
+    once, and ``QUEUE`` (default: eight times that) how many may wait; the other keys are that engine's options."""
     MODELS: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Models by the name clients use: ``{"my-model": {"ENGINE": "main", "UPSTREAM": "Qwen/Qwen3-8B"}}``. ``UPSTREAM``
-    (default: the same name) is the engine's own name for it; ``CONTEXT``, if given, how many tokens it can read and
-    write, for ``truncation`` and ``context_management``. The entry ``"*": {"ENGINE": "main"}`` serves whatever that
-    engine lists, under the engine's names."""
+    (default: the same name) is the engine's own name for it; ``CONTEXT`` how many tokens it can read and write, for
+    ``truncation`` and ``context_management`` (default: what the engine lists); ``RENDERER`` what makes its token ids.
+    ``REPLICAS`` in the place of ``ENGINE`` names several engines that answer for it, as in
+    ``[{"ENGINE": "a", "WEIGHT": 2}, {"ENGINE": "b", "UPSTREAM": "qwen"}]``. ``"gpt-5": {"ALIAS": "my-model"}`` is
+    another name for a model. ``"*": {"ENGINE": "main"}`` serves whatever that engine lists, under its names."""
     AUTHENTICATOR: str = "responses_ws.transports.authentication.ApiKeyAuthenticator"
     """Dotted path of the class that turns an ``Authorization`` header into a principal. Write your own to use the
     accounts that your project already has."""

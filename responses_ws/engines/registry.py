@@ -1,9 +1,8 @@
 """The engines of one process, and which of them answers for a model."""
 
 import asyncio
-import logging
-import time
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,28 +14,38 @@ from responses_ws.protocol.errors import ModelNotFound, Overloaded
 from responses_ws.rendering.base import Renderer
 from responses_ws.runtime import renderers
 
-from .base import Capabilities, Engine, EngineError
+from .base import Capabilities, Engine
+from .slots import Slots
+from .stations import Station
 
-logger = logging.getLogger(__name__)
-
-SECONDS_LISTED = 30.0
-"""How long an engine's list of models is taken as true. A model loaded meanwhile shows up one list later."""
-SECONDS_UNTIL_NEXT_TRY = 5.0
-"""After a list that failed. Every try may cost a connect timeout, so not one per request."""
+STATION_KEYS = frozenset({"ENGINE", "CONCURRENCY", "QUEUE"})
+"""Keys of an entry of ``ENGINES`` that are not the engine's own options."""
+WAITING_PER_SLOT = 8
+"""How many calls may wait for each that may run, where ``QUEUE`` does not say it."""
 
 
-class Route(msgspec.Struct, frozen=True):
-    """Who answers for a model; resolved once per chain."""
+class Route(msgspec.Struct, eq=False, kw_only=True):
+    """One replica of a model: who answers for it. A chain keeps the one it was given."""
 
     model: str
-    """The name the client uses."""
-    engine: Engine
+    """The name that clients are told."""
+    station: Station
     upstream: str
     """The engine's own name of it."""
     context_tokens: int | None = None
-    """How much it can read and write, where that is known."""
+    """How much it can read and write, as soon as that is known."""
     renderer: Renderer | None = None
-    """Makes its token ids; None: it is asked in messages or items."""
+    """Makes its token ids, the same for all replicas of a model; None: it is asked in messages or items."""
+    weight: float = 1.0
+    """How much of the work is meant for it, beside the other replicas."""
+    replicas: tuple["Route", ...] = ()
+    """All that answer for the model, this one included."""
+    is_stale: bool = False
+    """The settings have changed since: whoever keeps it asks for another."""
+
+    @property
+    def engine(self) -> Engine:
+        return self.station.engine
 
     @property
     def capabilities(self) -> Capabilities:
@@ -58,30 +67,29 @@ class Route(msgspec.Struct, frozen=True):
             exact_usage=True,
         )
 
+    def is_like(self, other: "Route") -> bool:
+        """Whether a call to the other may be made to this one as it is."""
+        return self.renderer is other.renderer and self.capabilities == other.capabilities
 
-class _Listing:
-    """What one engine said it serves, and when."""
-
-    __slots__ = ("routes", "expires", "task")
-
-    def __init__(self) -> None:
-        self.routes: dict[str, Route] | None = None
-        """None until the engine has answered once; the last answer after that, however old."""
-        self.expires = 0.0
-        self.task: asyncio.Task[None] | None = None
+    @property
+    def load(self) -> float:
+        """Calls that it has to do, for what it is meant to do."""
+        return (self.station.slots.running + self.station.slots.waiting) / self.weight
 
 
 class EngineRegistry:
-    """Engines by configured name, built at first use, one instance each per process.
+    """Engines by configured name, built at first use, one instance each per process; and the models they answer for.
 
-    A plain dict: Django's connection handlers keep one instance per asyncio task, which would mean a connection
-    pool per turn.
+    Plain dicts: Django's connection handlers keep one instance per asyncio task, which would mean a connection
+    pool per turn. ``chance`` draws among replicas that are equally good: a number in [0, 1).
     """
 
-    def __init__(self) -> None:
-        self._engines: dict[str, Engine] = {}
+    def __init__(self, *, chance: Callable[[], float] = random.random) -> None:
+        self._stations: dict[str, Station] = {}
         self._routes: dict[str, Route] = {}
-        self._listings: dict[str, _Listing] = {}
+        self._listed: dict[str, Route] = {}
+        """Of models that nothing but their engine's list names."""
+        self._chance = chance
 
     def engine(self, name: str) -> Engine:
         """The engine called ``name`` in the settings.
@@ -89,114 +97,155 @@ class EngineRegistry:
         Raises:
             ValueError: there is none, its class cannot be imported, or an option is wrong.
         """
-        engine = self._engines.get(name)
-        if engine is None:
-            engine = self._engines[name] = _build(name)
-        return engine
+        return self.station(name).engine
+
+    def station(self, name: str) -> Station:
+        """The same, with what is known of it. Raises ValueError."""
+        station = self._stations.get(name)
+        if station is None:
+            station = self._stations[name] = Station(_build(name), _slots(name))
+        return station
 
     def install(self, name: str, engine: Engine) -> None:
         """Use this instance under ``name``, whatever the settings say: for tests and embedding projects."""
-        self._engines[name] = engine
-        self._routes = {}
-        self._listings.pop(name, None)
+        self._forget_routes()
+        self._stations[name] = Station(engine, _slots(name))
+
+    def real_name(self, model: str) -> str:
+        """What an alias stands for; any other name as it is."""
+        entry = app_settings.MODELS.get(model)
+        name: str = model if entry is None else entry.get("ALIAS", model)
+        return name
 
     async def resolve(self, model: str) -> Route:
-        """The route for the client's ``model``: a dict hit for configured names.
+        """The route for a new chain: the replica of ``model`` with the least to do, among those that are well.
 
         Raises:
             ModelNotFound: nobody serves it.
             Overloaded: it may well be served by the engine behind ``"*"``, which has not answered yet.
         """
+        model = self.real_name(model)
         route = self._routes.get(model)
-        if route is not None:
-            return route
-        entry = app_settings.MODELS.get(model)
-        if entry is not None and model != "*":
-            engine = self.engine(entry["ENGINE"])
-            upstream = entry.get("UPSTREAM", model)
-            route = Route(model, engine, upstream, entry.get("CONTEXT"), _renderer(engine, upstream, entry))
-            self._routes[model] = route
-            return route
-        catch_all = app_settings.MODELS.get("*")
-        if catch_all is None or model == "*":
-            raise ModelNotFound(model)
-        listed = await self._listed(catch_all["ENGINE"])
-        if listed is None:
-            raise Overloaded("The engine does not say which models it serves. Please try again later")
-        if model not in listed:
-            raise ModelNotFound(model)
-        return listed[model]
+        if route is None:
+            entry = app_settings.MODELS.get(model)
+            if entry is None or model == "*":
+                return await self._resolve_listed(model)
+            # Others may have made it meanwhile.
+            route = self._routes.setdefault(model, await self._made(model, entry))
+        _learn_contexts(route)
+        if len(route.replicas) > 1:
+            # Where all of them are down, the call will say so.
+            route = next(iter(self._ranked(route, own=None)), route)
+        return route
+
+    def candidates(self, route: Route) -> list[Route]:
+        """Where a turn of this chain may be sent, best first: its own replica while that is well, then the others.
+
+        Those that are down are left out: they are probed beside all turns.
+        """
+        return self._ranked(route, own=route)
 
     async def list_models(self) -> list[tuple[str, str]]:
         """(client's name, engine's configured name) of all that is served, configured names first."""
-        models = {name: entry["ENGINE"] for name, entry in app_settings.MODELS.items() if name != "*"}
+        entries = {name: entry for name, entry in app_settings.MODELS.items() if name != "*"}
+        models = {name: replicas_of(entry)[0]["ENGINE"] for name, entry in entries.items() if "ALIAS" not in entry}
         catch_all = app_settings.MODELS.get("*")
         if catch_all is not None:
-            for name in await self._listed(catch_all["ENGINE"]) or ():
+            for name in await self.station(catch_all["ENGINE"]).list() or ():
                 models.setdefault(name, catch_all["ENGINE"])
+        aliases = {name: entry["ALIAS"] for name, entry in entries.items() if "ALIAS" in entry}
+        models.update({name: models[real] for name, real in aliases.items() if real in models})
         return list(models.items())
 
     async def aclose_all(self) -> None:
         """Give everything back; the next use builds anew."""
-        engines, listings = list(self._engines.values()), list(self._listings.values())
+        stations = list(self._stations.values())
         self.reset()
-        loop = asyncio.get_running_loop()
-        for listing in listings:
-            if listing.task is not None and listing.task.get_loop() is loop:
-                listing.task.cancel()
-                await asyncio.gather(listing.task, return_exceptions=True)
-        for engine in engines:
-            await engine.aclose()
+        for station in stations:
+            await station.aclose()
 
     def reset(self) -> None:
         """Forget everything without closing it, as after a change of settings."""
-        self._engines = {}
-        self._routes = {}
-        self._listings = {}
+        self._forget_routes()
+        self._stations = {}
 
     def expire(self, name: str) -> None:
         """Ask that engine for its models again at the next chance."""
-        if name in self._listings:
-            self._listings[name].expires = 0.0
+        self.station(name).expire()
 
-    async def _listed(self, name: str) -> dict[str, Route] | None:
-        """Routes by model of what the engine lists: fresh, or stale while a refresh runs; None: it never answered."""
-        listing = self._listings.setdefault(name, _Listing())
-        loop = asyncio.get_running_loop()
-        if listing.task is not None and listing.task.get_loop() is not loop:
-            listing.task = None
-        if listing.task is None and time.monotonic() >= listing.expires:
-            listing.task = loop.create_task(self._refresh(self.engine(name), listing), name=f"models of {name}")
-        if listing.routes is None and listing.task is not None:
-            # Shielded: others wait for the same answer.
-            await asyncio.shield(listing.task)
-        return listing.routes
+    def _ranked(self, route: Route, *, own: Route | None) -> list[Route]:
+        ranked = []
+        for other in route.replicas:
+            rank = other.station.rank()
+            if rank is not None:
+                # Of equals each is drawn as often as its weight says.
+                drawn = self._chance() ** (1 / other.weight)
+                ranked.append(((rank, other is not own, other.load, -drawn), other))
+        return [other for _, other in sorted(ranked, key=lambda one: one[0])]
 
-    async def _refresh(self, engine: Engine, listing: _Listing) -> None:
-        try:
-            models = await engine.models()
-        except EngineError as exc:
-            logger.warning("engine %s does not list its models: %s", engine.name, exc)
-            listing.expires = time.monotonic() + SECONDS_UNTIL_NEXT_TRY
-        else:
-            known = listing.routes or {}
-            # The same Route object as before: chains keep theirs.
-            listing.routes = {
-                m.id: known.get(m.id)
-                or Route(m.id, engine, m.id, m.context_tokens or None, _renderer(engine, m.id, {}))
-                for m in models
-            }
-            listing.expires = time.monotonic() + SECONDS_LISTED
-        finally:
-            listing.task = None
+    async def _resolve_listed(self, model: str) -> Route:
+        catch_all = app_settings.MODELS.get("*")
+        if catch_all is None or model == "*":
+            raise ModelNotFound(model)
+        station = self.station(catch_all["ENGINE"])
+        listed = await station.list()
+        if listed is None:
+            raise Overloaded("The engine does not say which models it serves. Please try again later")
+        if model not in listed:
+            raise ModelNotFound(model)
+        route = self._listed.get(model)
+        if route is None:
+            # The same Route object as long as it is listed: chains keep theirs.
+            route = self._listed.setdefault(model, await self._made(model, {"ENGINE": catch_all["ENGINE"]}))
+        _learn_contexts(route)
+        return route
+
+    async def _made(self, model: str, entry: Mapping[str, Any]) -> Route:
+        """The routes of a model, the first of which is given. Raises ValueError."""
+        routes = []
+        for replica in replicas_of(entry):
+            station = self.station(replica["ENGINE"])
+            upstream = replica.get("UPSTREAM", entry.get("UPSTREAM", model))
+            routes.append(
+                Route(
+                    model=model,
+                    station=station,
+                    upstream=upstream,
+                    context_tokens=entry.get("CONTEXT"),
+                    renderer=await _renderer(station.engine, upstream, entry),
+                    weight=replica.get("WEIGHT", 1),
+                )
+            )
+        for route in routes:
+            route.replicas = tuple(routes)
+        return routes[0]
+
+    def _forget_routes(self) -> None:
+        for route in [*self._routes.values(), *self._listed.values()]:
+            for replica in route.replicas:
+                replica.is_stale = True
+        self._routes, self._listed = {}, {}
 
 
-def _renderer(engine: Engine, upstream: str, entry: Mapping[str, Any]) -> Renderer | None:
+def replicas_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What an entry of ``MODELS`` says of each replica."""
+    return entry.get("REPLICAS") or [entry]
+
+
+def _learn_contexts(route: Route) -> None:
+    """What the settings do not say of a model's limits its engine may: asked once, beside the turn."""
+    for replica in route.replicas:
+        if replica.context_tokens is None:
+            listed = replica.station.listed_once()
+            if listed is not None and replica.upstream in listed:
+                replica.context_tokens = listed[replica.upstream].context_tokens or None
+
+
+async def _renderer(engine: Engine, upstream: str, entry: Mapping[str, Any]) -> Renderer | None:
     """What makes token ids for this model, if it can be asked in them. Raises ValueError."""
-    if not engine.capabilities.tokens:
-        return None
-    options = entry.get("RENDERER") or engine.renderer_options(upstream)
-    return None if options is None else renderers.load(options)
+    options = (entry.get("RENDERER") or engine.renderer_options(upstream)) if engine.capabilities.tokens else None
+    # In a thread: it reads files.
+    return None if options is None else await asyncio.to_thread(renderers.load, options)
 
 
 def _build(name: str) -> Engine:
@@ -213,7 +262,13 @@ def _build(name: str) -> Engine:
         raise ValueError(f"ENGINES[{name!r}]['ENGINE']: cannot import {path!r}: {exc}") from exc
     if not (isinstance(factory, type) and issubclass(factory, Engine)):
         raise ValueError(f"ENGINES[{name!r}]['ENGINE']: {path!r} is not an Engine")
-    return factory(name, {key: value for key, value in entry.items() if key != "ENGINE"})
+    return factory(name, {key: value for key, value in entry.items() if key not in STATION_KEYS})
+
+
+def _slots(name: str) -> Slots:
+    entry = app_settings.ENGINES.get(name, {})
+    limit = entry.get("CONCURRENCY")
+    return Slots(limit, entry.get("QUEUE", WAITING_PER_SLOT * (limit or 0)))
 
 
 registry = EngineRegistry()

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from responses_ws.engines.registry import registry
 from responses_ws.protocol.errors import ModelNotFound
 
 
@@ -18,7 +19,10 @@ class Principal(msgspec.Struct, frozen=True):
     """Empty: all."""
 
     def may_use(self, model: str) -> bool:
-        return not self.allowed_models or model in self.allowed_models
+        """Aliases, asked for or allowed, count as what they stand for."""
+        if not self.allowed_models or model in self.allowed_models:
+            return True
+        return registry.real_name(model) in map(registry.real_name, self.allowed_models)
 
 
 def admit(principal: Principal, model: str) -> None:

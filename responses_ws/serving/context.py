@@ -1,7 +1,7 @@
 """The context of a turn: the parent found, the new input checked, the prompt extended."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 import msgspec
 
@@ -79,6 +79,11 @@ class Asked(msgspec.Struct, kw_only=True):
     @property
     def previous_response_id(self) -> str | None:
         return self.request.previous_response_id
+
+    @property
+    def connection(self) -> Hashable:
+        """Whose turn it is, where calls wait for an engine: the socket's, or over HTTP the key's."""
+        return (self.principal.project_id, self.principal.api_key_id) if self.chains is None else id(self.chains)
 
     def evict_parent(self) -> None:
         """The turn was refused or has failed: its own lane forgets the response that it continued."""
@@ -189,6 +194,18 @@ class Context(Gathered, kw_only=True):
             constraints=constraints,
         )
         return TokenStep(self.route, asked, ask)
+
+    def on(self, route: Route) -> "Context":
+        """The same, for another replica: the prompt is kept with its token ids, where both take the same media.
+
+        Raises:
+            InvalidRequest: it is too long for that one.
+        """
+        takes = route.capabilities.media
+        if takes == self.prompt.takes:
+            return msgspec.structs.replace(self, route=route, prompt=self.prompt.unnamed())
+        prompt = ChatPrompt(takes=takes).extended(self.shown_items())
+        return msgspec.structs.replace(self, route=route, prompt=prompt, left_out=0).fitted()
 
     def fitted(self) -> "Context":
         """As ``truncation`` wants it, where the model's limit is known.
@@ -321,6 +338,8 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
         is_counted=is_counted,
     )
     if request.model is not None:
+        # What the client is told, what is recorded and what it costs goes by this name, as with dated snapshots.
+        request.model = registry.real_name(request.model)
         admit(asked.principal, request.model)
     parent = await _find_parent(asked, is_counted=is_counted)
     route = await _route(request.model, parent)
@@ -369,7 +388,7 @@ def _too_long(needed: int, limit: int) -> InvalidRequest:
 
 async def _route(model: str | None, parent: Link | None) -> Route | None:
     """Who answers for the model, resolved once per chain. Raises ModelNotFound."""
-    if parent is not None and parent.route is not None and parent.route.model == model:
+    if parent is not None and parent.route is not None and parent.route.model == model and not parent.route.is_stale:
         known: Route = parent.route
         return known
     return None if model is None else await registry.resolve(model)

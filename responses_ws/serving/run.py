@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 
 import msgspec
@@ -15,7 +15,8 @@ from responses_ws.connection.chain import CONTINUABLE, Link
 from responses_ws.connection.commands import Append
 from responses_ws.connection.guard import Guard
 from responses_ws.connection.turn import CANCELLED, Turn
-from responses_ws.engines.base import ChatRequest, EngineError
+from responses_ws.engines.base import EngineError
+from responses_ws.engines.registry import Route
 from responses_ws.protocol.compaction import compacted
 from responses_ws.protocol.errors import (
     ApiError,
@@ -39,6 +40,7 @@ from responses_ws.stores.base import Place
 from responses_ws.stores.memory import hot_tier
 
 from .admission import admit
+from .calls import EngineCall, ask
 from .context import Asked, Context
 from .failures import told
 from .mailbox import Mailbox
@@ -214,7 +216,7 @@ class Run:
         asked = context.chat_request(turn.id, context.offer(), max_output_tokens=None)
         self._tokens = context.token_step(asked)
         if self._tokens is not None:
-            usage = await self._tokens.prefill(context.route.engine)
+            usage = await ask(context.route, self._tokens.prefill, who=self.asked.connection)
             self._record.rendered(self._tokens)
         turn.feed(Finished("stop", usage))
         turn.close(usage, completed_at=int(time.time()))
@@ -260,35 +262,46 @@ class Run:
         return frames
 
     def _sample(self) -> None:
-        context, request = self._context, self.asked.request
+        context = self._context
         self._has_spoken = False
         if context.left_out:
             logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
-        if self._is_summarising:
-            self._call(context.summary_request(self._turn.id))
-            return
-        offer = context.offer()
-        tokens_left = self._tokens_left()
-        self._translator = CallTranslator(context.tools)
-        self._guard = Guard(
-            callable_names=offer.callable_names,
-            schemas=context.tools.schemas if context.route.capabilities.strict_tools else {},
-            one_call=request.parallel_tool_calls is False,
-            # Where every id is counted, that is done there.
-            max_tokens=tokens_left if context.route.renderer is None else None,
-        )
-        self._step_start = len(self._turn.output)
-        self._call(context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left))
+        self._prepare()
+        self._step = SamplingStep(EngineCall(context.route, self._call, who=self.asked.connection), self._mailbox)
 
-    def _call(self, asked: ChatRequest) -> None:
-        engine = self._context.route.engine
-        self._tokens = self._context.token_step(asked)
-        if self._tokens is None:
-            call = engine.respond(asked) if engine.capabilities.items else engine.chat(asked)
+    def _prepare(self) -> None:
+        """What the next call says, and what reads its answer; anew for a replica of other capabilities."""
+        context, request = self._context, self.asked.request
+        if self._is_summarising:
+            self._request = context.summary_request(self._turn.id)
         else:
+            offer = context.offer()
+            tokens_left = self._tokens_left()
+            self._step_start = len(self._turn.output)
+            self._translator = CallTranslator(context.tools)
+            self._guard = Guard(
+                callable_names=offer.callable_names,
+                schemas=context.tools.schemas if context.route.capabilities.strict_tools else {},
+                one_call=request.parallel_tool_calls is False,
+                # Where every id is counted, that is done there.
+                max_tokens=tokens_left if context.route.renderer is None else None,
+            )
+            self._request = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
+        self._tokens = context.token_step(self._request)
+        if self._tokens is not None:
             self._record.rendered(self._tokens)
-            call = self._tokens.call(engine)
-        self._step = SamplingStep(call, self._mailbox)
+
+    def _call(self, route: Route) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+        """The step's call, to this replica."""
+        before = self._context.route
+        if route is not before:
+            self._context = self._context.on(route)
+            if not route.is_like(before) or self._request.prompt.continuation is not None:
+                self._prepare()
+        if self._tokens is not None:
+            return self._tokens.call(route)
+        asked = msgspec.structs.replace(self._request, model=route.upstream)
+        return route.engine.respond(asked) if route.capabilities.items else route.engine.chat(asked)
 
     def _tokens_left(self) -> int | None:
         """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from responses_ws.engines.base import ChatRequest, Engine, EngineError, TokenRequest
+import msgspec
+
+from responses_ws.engines.base import ChatRequest, EngineError, TokenRequest
 from responses_ws.engines.registry import Route
 from responses_ws.protocol.sampling import Delta, Finished, FinishReason, Started, TokenDelta, Tokens
 from responses_ws.protocol.usage import Usage
@@ -80,22 +82,23 @@ class TokenStep:
             )
         return self._request
 
-    def call(self, engine: Engine) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
-        """One call to ``engine``, told in deltas. A second one begins anew, with the same ids."""
-        return _TokenCall(self, engine)
+    def call(self, route: Route) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+        """One call to a replica, told in deltas. A second one begins anew, with the same ids."""
+        return _TokenCall(self, route)
 
-    async def prefill(self, engine: Engine) -> Usage:
-        """Have ``engine`` read the prompt and say nothing. Returns what that is counted as.
+    async def prefill(self, route: Route) -> Usage:
+        """Have a replica read the prompt and say nothing. Returns what that is counted as.
 
         Raises EngineError, InvalidRequest.
         """
         request = await self.render()
-        usage = await engine.prefill(request)
+        usage = await route.engine.prefill(_addressed(request, route))
         return Usage(input_tokens=len(request.prompt), cached_tokens=usage.cached_tokens if usage else 0).clamped()
 
     def heard(self) -> None:
         """The oldest batch that had not been heard yet has been."""
-        self._heard = self._told.popleft()
+        # None of the told, where the batch is a sign of life from a replica that was asked in another way.
+        self._heard = self._told.popleft() if self._told else 0
 
     def usage(self) -> Usage | None:
         """What was consumed so far, to the token; None before there is a prompt."""
@@ -149,7 +152,8 @@ class TokenStep:
 
     def _begin(self, request: TokenRequest) -> OutputParser:
         self._ids.clear()
-        self._told.clear()
+        # Signs of life from the replica before may still be unheard.
+        self._told = deque(0 for _ in self._told)
         self._heard = 0
         self._cached = 0
         self._has_finished = False
@@ -195,18 +199,25 @@ class TokenStep:
         return [*rest, Finished(reason, self.usage())]
 
 
+def _addressed(request: TokenRequest, route: Route) -> TokenRequest:
+    """The same under the replica's own name of the model."""
+    if request.asked.model == route.upstream:
+        return request
+    return msgspec.structs.replace(request, asked=msgspec.structs.replace(request.asked, model=route.upstream))
+
+
 class _TokenCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
     """One call to one engine."""
 
-    __slots__ = ("_step", "_engine", "_call", "_batches")
+    __slots__ = ("_step", "_route", "_call", "_batches")
 
-    def __init__(self, step: TokenStep, engine: Engine) -> None:
+    def __init__(self, step: TokenStep, route: Route) -> None:
         self._step = step
-        self._engine = engine
+        self._route = route
 
     async def __aenter__(self) -> "_TokenCall":
         request = await self._step.render()
-        self._call = self._engine.generate(request)
+        self._call = self._route.engine.generate(_addressed(request, self._route))
         self._batches = await self._call.__aenter__()
         self._step._begin(request)
         return self

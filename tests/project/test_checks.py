@@ -17,6 +17,14 @@ LAYER = "channels_redis.core.RedisChannelLayer"
 WELL = {"ENGINES": {"main": SCRIPTED}, "MODELS": {"m": {"ENGINE": "main"}}}
 
 
+def replicated(replicas: Any) -> dict[str, Any]:
+    return {**WELL, "MODELS": {"m": {"REPLICAS": replicas}}}
+
+
+def aliased(name: str, **more: Any) -> dict[str, Any]:
+    return {**WELL, "MODELS": {"m": {"ENGINE": "main"}, "a": {"ALIAS": name, **more}}}
+
+
 def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
     """(id, text) of each message, its hint included."""
     return [
@@ -41,6 +49,31 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
             {**WELL, "MODELS": {"m": {"ENGINE": "main", "CONTEXT": "32k"}}}, "E001", "'32k'", id="model's context"
         ),
         pytest.param({"MODELS": {"m": {}}}, "E001", "names no engine", id="model without engine"),
+        pytest.param(
+            {**WELL, "MODELS": {"m": {"ENGINE": "main", "REPLICAS": []}}},
+            "E001",
+            "says ENGINE and REPLICAS",
+            id="two ways to an engine",
+        ),
+        pytest.param(replicated([]), "E001", "not a list of replicas", id="no replicas"),
+        pytest.param(replicated(["main"]), "E001", "[0] is not a dict: 'main'", id="a replica that is a name"),
+        pytest.param(
+            replicated([{"ENGINE": "main"}, {"ENGINE": "mian"}]), "E001", "Did you mean 'main'?", id="replica's engine"
+        ),
+        pytest.param(replicated([{"UPSTREAM": "m"}]), "E001", "[0] names no engine", id="a replica without engine"),
+        pytest.param(
+            replicated([{"ENGINE": "main", "WEIHGT": 2}]), "E001", "Did you mean 'WEIGHT'?", id="replica's key"
+        ),
+        pytest.param(replicated([{"ENGINE": "main", "WEIGHT": 0}]), "E001", "above 0: 0", id="replica's weight"),
+        pytest.param(
+            {**WELL, "MODELS": {"*": {"REPLICAS": [{"ENGINE": "main"}]}}}, "E001", "several", id="replicas of all"
+        ),
+        pytest.param(aliased("x"), "E001", "['ALIAS'] is no model: 'x'", id="alias of nothing"),
+        pytest.param(aliased("*"), "E001", "['ALIAS'] is no model: '*'", id="alias of all"),
+        pytest.param(aliased("a"), "E001", "is an alias itself", id="alias of itself"),
+        pytest.param(aliased("m", CONTEXT=9), "E001", "has CONTEXT, too", id="alias with more"),
+        pytest.param({"ENGINES": {"a": {**SCRIPTED, "CONCURRENCY": 0}}}, "E001", "of calls: 0", id="no calls at all"),
+        pytest.param({"ENGINES": {"a": {**SCRIPTED, "QUEUE": 4}}}, "E001", "no CONCURRENCY", id="queue for nothing"),
         pytest.param({"SEALING_KEYS": ["x" * 32, "short"]}, "E001", "['SEALING_KEYS'][1] has 5", id="short key"),
         pytest.param({"SEALING_KEYS": "x" * 32}, "E001", "SEALING_KEYS", id="a key that is no list"),
     ],
@@ -60,6 +93,12 @@ def test_a_wrong_setting_is_named(settings: Any, given: Any, id_: str, text: str
         pytest.param({}, id="nothing"),
         pytest.param(WELL, id="an engine and a model"),
         pytest.param({**WELL, "MODELS": {"*": {"ENGINE": "main"}}}, id="whatever the engine lists"),
+        pytest.param(replicated([{"ENGINE": "main", "WEIGHT": 2}, {"ENGINE": "main", "UPSTREAM": "b"}]), id="replicas"),
+        pytest.param(aliased("m"), id="an alias"),
+        pytest.param(
+            {**WELL, "MODELS": {"a": {"ALIAS": "b"}, "*": {"ENGINE": "main"}}}, id="an alias of what may be listed"
+        ),
+        pytest.param({"ENGINES": {"a": {**SCRIPTED, "CONCURRENCY": 2, "QUEUE": 0}}}, id="an engine with two slots"),
         pytest.param({"LIMITS": {"connection_seconds": 6, "max_items": 10}}, id="limits, whole seconds"),
     ],
 )
