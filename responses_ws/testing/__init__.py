@@ -16,7 +16,21 @@ from responses_ws.engines.scripted import Scripted
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished, Started
 from responses_ws.rendering.chat import ChatPrompt
 
-__all__ = ["Call", "EngineContract", "Plan", "ResponsesCommunicator", "ScriptedEngine", "chat_request", "collect"]
+from .tokens import TokenContract, collect_tokens, ids_in, token_request
+
+__all__ = [
+    "Call",
+    "EngineContract",
+    "Plan",
+    "ResponsesCommunicator",
+    "ScriptedEngine",
+    "TokenContract",
+    "chat_request",
+    "collect",
+    "collect_tokens",
+    "ids_in",
+    "token_request",
+]
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 
