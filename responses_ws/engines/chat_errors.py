@@ -22,7 +22,8 @@ _CODES: dict[str, ErrorKind] = {
     "overloaded_error": "overloaded",
     "server_is_overloaded": "overloaded",
     "service_unavailable": "overloaded",
-    "unavailable_error": "overloaded",
+    # llama.cpp, while it loads its model.
+    "unavailable_error": "unavailable",
     "timeout": "timeout",
     "timeout_error": "timeout",
     "invalid_request_error": "bad_request",
@@ -73,6 +74,8 @@ def _kind(status: int | None, message: str, codes: list[str]) -> ErrorKind:
         return "timeout"
     if status == 429:
         return "rate_limited"
+    if "unavailable_error" in codes:
+        return "unavailable"
     # 529 is what Anthropic-style gateways say for 503.
     if status in (503, 529):
         return "overloaded"

@@ -29,6 +29,13 @@ LLAMA = {"code": 400, "message": "the request exceeds the available size", "type
         pytest.param(504, "<html>", "timeout", "the engine answered 504", id="504-html"),
         pytest.param(429, {"error": "slow"}, "rate_limited", "slow", id="429-string"),
         pytest.param(503, [{"error": {"message": "busy"}}], "overloaded", "busy", id="503-list"),
+        pytest.param(
+            503,
+            {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
+            "unavailable",
+            "Loading model",
+            id="503-loading",
+        ),
         pytest.param(529, "busy", "overloaded", "busy", id="529-text"),
         pytest.param(500, {"error": {"message": "boom"}}, "engine", "boom", id="500"),
         pytest.param(502, "<html>", "engine", "the engine answered 502", id="502"),
