@@ -111,10 +111,15 @@ class HttpClient:
         """
         try:
             async with asyncio.timeout(seconds):
-                async with self.session().get(self.base_url + path, allow_redirects=False) as response:
-                    if response.status != 200:
-                        raise refusal(response.status, await read(response, MAX_ERROR_BYTES), response.headers)
-                    return await read(response, MAX_ANSWER_BYTES)
+                return await _whole(await self.session().get(self.base_url + path, allow_redirects=False))
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            raise self._unreachable(exc) from exc
+
+    async def ask(self, path: str, body: bytes, *, seconds: float) -> bytes:
+        """The same of a POST."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await _whole(await self.post(path, body))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._unreachable(exc) from exc
 
@@ -258,6 +263,13 @@ async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:
         parts.append(chunk)
         size += len(chunk)
     return b"".join(parts)[:limit]
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    async with response:
+        if response.status != 200:
+            raise refusal(response.status, await read(response, MAX_ERROR_BYTES), response.headers)
+        return await read(response, MAX_ANSWER_BYTES)
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

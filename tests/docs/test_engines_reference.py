@@ -7,6 +7,7 @@ import pytest
 
 from responses_ws.engines.base import Capabilities, Engine
 from responses_ws.engines.embedded import EmbeddedLlama
+from responses_ws.engines.llama_cpp import LlamaCpp
 from responses_ws.engines.openai_chat import OpenAIChat
 from responses_ws.engines.scripted import Scripted
 
@@ -14,6 +15,7 @@ from .pages import DOCS
 
 ENGINES = [
     OpenAIChat("chat", {"BASE_URL": "http://127.0.0.1:1/v1"}),
+    LlamaCpp("llama", {"BASE_URL": "http://127.0.0.1:1"}),
     EmbeddedLlama("embedded", {}),
     Scripted("scripted", {}),
 ]
