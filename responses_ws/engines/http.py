@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
@@ -13,9 +14,12 @@ from .base import EngineError
 from .chat_errors import refusal
 from .sse import AnswerReader, EventSplitter
 
+logger = logging.getLogger(__name__)
+
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of an answer that was not streamed
 SECONDS_TO_DRAIN = 1.0  # between the last event and the end of the body, to keep the connection
+SECONDS_TO_TELL = 2.0
 # A connection that the server closed while it was idle fails at once; later the call itself has failed.
 # llama.cpp closes after every streamed answer, and the pool may hold several of those.
 SECONDS_STALE = 1.0
@@ -40,7 +44,10 @@ def checked_url(name: str, url: str) -> str:
 
 
 class HttpClient:
-    """The connections of one engine: one pool per event loop."""
+    """The connections of one engine: one pool per event loop.
+
+    A ``path`` is appended to the base URL, unless it is a URL itself.
+    """
 
     def __init__(
         self,
@@ -62,6 +69,7 @@ class HttpClient:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drains: set[asyncio.Task[None]] = set()
+        self._tellings: set[asyncio.Task[None]] = set()
 
     def session(self) -> aiohttp.ClientSession:
         """The pool of the running loop. A pool of another loop (tests have many) is left to that loop's end."""
@@ -77,6 +85,7 @@ class HttpClient:
             )
             self._loop = loop
             self._drains = set()
+            self._tellings = set()
         return self._session
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> aiohttp.ClientResponse:
@@ -85,7 +94,7 @@ class HttpClient:
         Raises:
             EngineError: ``unavailable``.
         """
-        url = self.base_url + path
+        url = self._url(path)
         headers = {"Content-Type": "application/json", **(headers or {})}
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
@@ -111,7 +120,7 @@ class HttpClient:
         """
         try:
             async with asyncio.timeout(seconds):
-                return await _whole(await self.session().get(self.base_url + path, allow_redirects=False))
+                return await _whole(await self.session().get(self._url(path), allow_redirects=False))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._unreachable(exc) from exc
 
@@ -122,6 +131,18 @@ class HttpClient:
                 return await _whole(await self.post(path, body))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._unreachable(exc) from exc
+
+    def tell(self, path: str, body: bytes) -> None:
+        """Post it beside whatever goes on; how that ends concerns nobody."""
+        task = asyncio.get_running_loop().create_task(self._tell(path, body))
+        self._tellings.add(task)
+        task.add_done_callback(self._tellings.discard)
+
+    async def _tell(self, path: str, body: bytes) -> None:
+        try:
+            await self.ask(path, body, seconds=SECONDS_TO_TELL)
+        except EngineError as exc:
+            logger.info("%s was not told: %s", self._url(path), exc)
 
     def give_back(self, response: aiohttp.ClientResponse, *, is_whole: bool) -> None:
         """Keeps the connection of a finished answer; closes that of any other, which is how the engine learns."""
@@ -140,6 +161,9 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Idempotent; the next call opens a new pool."""
+        if self._loop is asyncio.get_running_loop():
+            # Often just said: that a call has been left.
+            await asyncio.gather(*self._tellings)
         session, loop = self._session, self._loop
         self._session = self._loop = None
         drains, self._drains = self._drains, set()
@@ -152,6 +176,9 @@ class HttpClient:
             task.cancel()
         await asyncio.gather(*drains, return_exceptions=True)
         await session.close()
+
+    def _url(self, path: str) -> str:
+        return path if "://" in path else self.base_url + path
 
     def _unreachable(self, exc: BaseException) -> EngineError:
         return EngineError("unavailable", f"{self.base_url} cannot be reached: {type(exc).__name__}: {exc}")
@@ -173,8 +200,9 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         self._body = body
         self._reader = reader
         self._headers = headers
-        self._splitter = EventSplitter()
-        self._ended = False
+        self._splitter = EventSplitter(reader.max_event_bytes)
+        self.has_ended = False
+        """Nothing more comes of it."""
         self.is_whole = False
         """The answer has come to its own end."""
         self._error: EngineError | None = None
@@ -204,7 +232,7 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
-        self._ended = True
+        self.has_ended = True
         self._client.give_back(self._response, is_whole=self.is_whole)
 
     def __aiter__(self) -> AsyncIterator[list[D]]:
@@ -214,17 +242,17 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self._ended:
+        if self.has_ended:
             raise StopAsyncIteration
         deltas: list[D] = []
         try:
             while not deltas:
                 await self._step(deltas)
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            self._ended = True
+            self.has_ended = True
             raise _broken(exc) from exc
         except EngineError as exc:
-            self._ended = True
+            self.has_ended = True
             if not deltas:
                 raise
             # What came in the same read before the fault was made, and counts.
@@ -249,7 +277,7 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
 
     def _finish(self, deltas: list[D]) -> None:
         self._reader.finish(deltas)
-        self._ended = self.is_whole = True
+        self.has_ended = self.is_whole = True
 
 
 async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -22,9 +22,10 @@ class EventSplitter:
     Source: HTML Living Standard, 9.2.6 "Interpreting an event stream".
     """
 
-    __slots__ = ("_parts", "_size", "_data", "_data_size", "_skip_newline", "_at_start")
+    __slots__ = ("_max_event_bytes", "_parts", "_size", "_data", "_data_size", "_skip_newline", "_at_start")
 
-    def __init__(self) -> None:
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
         self._parts: list[bytes] = []
         """Pieces of the line that has not ended yet."""
         self._size = 0
@@ -38,7 +39,7 @@ class EventSplitter:
         """The data of all events that ``chunk`` completes.
 
         Raises:
-            EngineError: an event above MAX_EVENT_BYTES.
+            EngineError: an event above ``max_event_bytes``.
         """
         if self._skip_newline and chunk:
             # The read before ended between the two characters of a CRLF.
@@ -97,13 +98,15 @@ class EventSplitter:
             self._data.append(value)
 
     def _check(self, size: int) -> None:
-        if size > MAX_EVENT_BYTES:
-            raise EngineError("protocol", f"an event of the engine's stream is longer than {MAX_EVENT_BYTES} bytes")
+        if size > self._max_event_bytes:
+            message = f"an event of the engine's stream is longer than {self._max_event_bytes} bytes"
+            raise EngineError("protocol", message)
 
 
 class AnswerReader(ABC, Generic[D]):
     """One server's dialect: the data of its events in, deltas out. No IO."""
 
+    max_event_bytes = MAX_EVENT_BYTES
     is_done = False
     """The answer is whole: nothing that follows counts."""
 
