@@ -12,7 +12,14 @@ MAX_HINT_CHARACTERS = 128
 
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 # vLLM, SGLang, llama.cpp, OpenAI and LiteLLM each word it differently; all are 400s.
-_CONTEXT_PHRASES = ("context length", "context window", "context size", "maximum context", "max_model_len")
+_CONTEXT_PHRASES = (
+    "context length",
+    "context window",
+    "context size",
+    "maximum context",
+    "maximum model length",
+    "max_model_len",
+)
 _CODES: dict[str, ErrorKind] = {
     "rate_limit_exceeded": "rate_limited",
     "rate_limit_error": "rate_limited",

@@ -52,9 +52,11 @@ def _capabilities(supports: frozenset[Feature]) -> Capabilities:
 class OpenAIChat(Engine):
     """A client of ``POST {BASE_URL}/chat/completions``, streamed."""
 
+    options_type: type[OpenAIChatOptions] = OpenAIChatOptions
+
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(name, options)
-        self._settings = settings = read_options(name, options, OpenAIChatOptions)
+        self._settings = settings = read_options(name, options, self.options_type)
         for key in settings.extra_body:
             if key in _RESERVED:
                 raise ValueError(f"ENGINES[{name!r}]['EXTRA_BODY'] may not hold {key!r}")
@@ -72,11 +74,14 @@ class OpenAIChat(Engine):
             request,
             max_tokens_field=settings.max_tokens_field,
             affinity_field=settings.affinity_field,
-            extra=settings.extra_body,
+            extra=self.chat_extra(request),
         )
-        return StreamedAnswer(
-            self._client, "/chat/completions", body, ChatStream(), {"X-Request-Id": request.request_id}
-        )
+        headers = {"X-Request-Id": request.request_id}
+        return StreamedAnswer(self._client, "/chat/completions", body, ChatStream(), headers)
+
+    def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
+        """More fields of the call's body."""
+        return self._settings.extra_body
 
     async def models(self) -> list[EngineModel]:
         return models_in(await self._client.get("/models", seconds=self._settings.timeouts.models))

@@ -10,6 +10,7 @@ from responses_ws.engines.embedded import EmbeddedLlama
 from responses_ws.engines.llama_cpp import LlamaCpp
 from responses_ws.engines.openai_chat import OpenAIChat
 from responses_ws.engines.scripted import Scripted
+from responses_ws.engines.vllm import Vllm
 
 from .pages import DOCS
 
@@ -19,6 +20,7 @@ ENGINES = [
     EmbeddedLlama("embedded", {}),
     Scripted("scripted", {}),
 ]
+TOKEN_ENGINES = [Vllm("vllm", {"BASE_URL": "http://127.0.0.1:1/v1"})]
 
 
 def flags(capabilities: Capabilities) -> dict[str, bool]:
@@ -48,3 +50,13 @@ def test_every_feature_of_a_chat_engine_can_be_declared() -> None:
     engine = OpenAIChat("chat", {"BASE_URL": "http://127.0.0.1:1/v1", "SUPPORTS": sorted(every)})
 
     assert {name for name, is_there in flags(engine.capabilities).items() if is_there} == {"chat", *every}
+
+
+@pytest.mark.parametrize(("column", "engine"), list(enumerate(TOKEN_ENGINES)))
+def test_the_table_of_constraints_is_what_the_engine_says(column: int, engine: Engine) -> None:
+    page = (DOCS / "reference" / "engines.md").read_text()
+    head, _, *rows = page[page.index("| constraint ") :].split("\n\n")[0].splitlines()
+    cells = [[cell.strip(" `") for cell in row.split("|")[1:]] for row in rows]
+
+    assert re.findall(r"`(\w+)`", head)[column] == type(engine).__name__
+    assert {row[0] for row in cells if row[column + 1] != "no"} == engine.capabilities.constraints

@@ -1,0 +1,220 @@
+"""vLLM, asked in token ids: ``/inference/v1/generate``, or ``/v1/completions`` of older and other servers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from responses_ws.protocol.sampling import Constraint, ConstraintKind, Finished, TokenDelta
+from responses_ws.protocol.usage import Usage
+
+from .base import ChatRequest, EngineError, Health, TokenRequest
+from .http import StreamedAnswer
+from .openai_chat import OpenAIChat, OpenAIChatOptions
+from .vllm_stream import VllmStream
+
+logger = logging.getLogger(__name__)
+
+SECONDS_UNTIL_RECHECK = 300.0
+"""After `/inference/v1/generate` was not there: it may be after a restart with other flags."""
+# Of the id that a call of that route is given, by which alone it can be aborted.
+ID_PREFIX = "generate-tokens-"
+
+_CONSTRAINTS: dict[ConstraintKind, str] = {
+    "json_schema": "json",
+    "structural_tag": "structural_tag",
+    "regex": "regex",
+    "gbnf": "grammar",
+}
+_REFUSED = frozenset({403, 404, 405})
+
+
+class VllmOptions(OpenAIChatOptions, kw_only=True):
+    """Options of `Vllm`: those of `OpenAIChat`, and more."""
+
+    sampling: dict[str, Any] = {}
+    """Sampling parameters for what a request in token ids does not say: ``{"temperature": 0.6, "top_k": 20}``. What
+    the model recommends in its ``generation_config.json`` vLLM takes for its own chat route only."""
+
+
+class Vllm(OpenAIChat):
+    """A client of vLLM: models with a renderer are asked in token ids, the others in messages, as `OpenAIChat` does.
+
+    Which of the two routes for token ids the server has is found out by the first call. Calls of one organisation
+    share its prefix cache, others do not (``cache_salt``).
+
+    Source: vLLM 0.32, ``entrypoints/scale_out/token_in_token_out``.
+    """
+
+    options_type = VllmOptions
+    _settings: VllmOptions
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(name, options)
+        self.capabilities = msgspec.structs.replace(self.capabilities, tokens=True, constraints=frozenset(_CONSTRAINTS))
+        self.root = self._client.base_url.removesuffix("/v1")
+        self._numbers = count(1)
+        self._generate_is_back_at = 0.0
+        """When `/inference/v1/generate` is tried again."""
+
+    def generate(self, request: TokenRequest) -> AbstractAsyncContextManager[AsyncIterator[list[TokenDelta]]]:
+        return _TokenCall(self, request)
+
+    async def prefill(self, request: TokenRequest) -> Usage | None:
+        # No token at all is refused; one costs nothing beside the prompt.
+        request = msgspec.structs.replace(request, max_tokens=1, constraint=None)
+        usage: Usage | None = None
+        async with self.generate(request) as batches:
+            async for batch in batches:
+                if isinstance(batch[-1], Finished):
+                    usage = batch[-1].usage
+        return usage and msgspec.structs.replace(usage, output_tokens=0)
+
+    async def health(self) -> Health:
+        try:
+            await self._client.get(f"{self.root}/health", seconds=self._settings.timeouts.models)
+        except EngineError as exc:
+            return Health(ok=False, detail=exc.message)
+        return Health(ok=True)
+
+    def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
+        return {**_salt(request), **self._settings.extra_body}
+
+    async def answer(self, request: TokenRequest, call_id: str) -> StreamedAnswer[TokenDelta]:
+        """The entered answer, by whichever route the server has.
+
+        Raises EngineError.
+        """
+        headers = {"X-Request-Id": call_id}
+        if request.asked.affinity:
+            headers["X-Session-ID"] = request.asked.affinity
+        is_remembered = asyncio.get_running_loop().time() < self._generate_is_back_at
+        if not is_remembered:
+            try:
+                return await self._entered(f"{self.root}/inference/v1/generate", request, self._generate_body, headers)
+            except EngineError as exc:
+                if exc.status not in _REFUSED:
+                    raise
+        answer = await self._entered("/completions", request, self._completions_body, headers)
+        if not is_remembered:
+            # Not before: a model that is not served is a 404 on either route.
+            self._generate_is_back_at = asyncio.get_running_loop().time() + SECONDS_UNTIL_RECHECK
+            logger.warning("engine %s: no /inference/v1/generate there; vLLM has it with --enable-scale-out", self.name)
+        return answer
+
+    def abort(self, call_id: str) -> None:
+        """Beside closing its connection, which a proxy in between may not pass on."""
+        if asyncio.get_running_loop().time() < self._generate_is_back_at:
+            return
+        body = msgspec.json.encode({"request_ids": [ID_PREFIX + call_id]})
+        self._client.tell(f"{self.root}/inference/v1/abort_requests", body)
+
+    def next_id(self, request: TokenRequest) -> str:
+        """Of one call; a response may take several."""
+        return f"{request.asked.request_id}-{next(self._numbers)}"
+
+    async def _entered(
+        self, path: str, request: TokenRequest, body: Callable[[TokenRequest], bytes], headers: Mapping[str, str]
+    ) -> StreamedAnswer[TokenDelta]:
+        reader = VllmStream(request.asked.top_logprobs or 0)
+        return await StreamedAnswer(self._client, path, body(request), reader, headers).__aenter__()
+
+    def _generate_body(self, request: TokenRequest) -> bytes:
+        asked = request.asked
+        fields: dict[str, Any] = {
+            "model": asked.model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "sampling_params": _sampling(request, self._settings.sampling),
+            **_salt(asked),
+            **self._settings.extra_body,
+        }
+        if asked.top_logprobs is not None:
+            # Only with the text are their tokens told as such.
+            fields["output_mode"] = "text"
+        return b"".join((b'{"token_ids":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
+
+    def _completions_body(self, request: TokenRequest) -> bytes:
+        asked = request.asked
+        fields: dict[str, Any] = {
+            "model": asked.model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            # Left out, it is 16 on this route.
+            "max_tokens": None,
+            **_sampling(request, self._settings.sampling),
+            **_salt(asked),
+            **self._settings.extra_body,
+        }
+        return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
+
+
+class _TokenCall(AbstractAsyncContextManager[AsyncIterator[list[TokenDelta]]]):
+    """One call. It is entered with the first token: until then, a refusal comes in a stream with status 200."""
+
+    __slots__ = ("_engine", "_request", "_id", "_answer", "_first")
+
+    def __init__(self, engine: Vllm, request: TokenRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._id = engine.next_id(request)
+        self._answer: StreamedAnswer[TokenDelta] | None = None
+        self._first: list[TokenDelta] | None = None
+
+    async def __aenter__(self) -> "_TokenCall":
+        try:
+            self._answer = await self._engine.answer(self._request, self._id)
+            self._first = await anext(self._answer)
+        except BaseException as exc:
+            await self._leave(is_over=isinstance(exc, EngineError))
+            raise
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        assert self._answer is not None, "the call has been entered"
+        await self._leave(is_over=self._answer.has_ended)
+
+    def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
+        return self
+
+    async def __anext__(self) -> list[TokenDelta]:
+        assert self._answer is not None, "the call has been entered"
+        first, self._first = self._first, None
+        return await anext(self._answer) if first is None else first
+
+    async def _leave(self, *, is_over: bool) -> None:
+        if self._answer is not None:
+            await self._answer.__aexit__()
+        if not is_over:
+            self._engine.abort(self._id)
+
+
+def _salt(asked: ChatRequest) -> dict[str, str]:
+    return {"cache_salt": asked.isolation} if asked.isolation else {}
+
+
+def _sampling(request: TokenRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    asked = request.asked
+    said = {
+        "max_tokens": request.max_tokens,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "frequency_penalty": asked.frequency_penalty,
+        "presence_penalty": asked.presence_penalty,
+        "stop_token_ids": request.stop_ids or None,
+        "logprobs": asked.top_logprobs,
+        "structured_outputs": None if request.constraint is None else _structured(request.constraint),
+    }
+    return {**defaults, **{key: value for key, value in said.items() if value is not None}}
+
+
+def _structured(constraint: Constraint) -> dict[str, Any]:
+    value = constraint.value
+    if constraint.kind == "structural_tag" and not isinstance(value, str):
+        value = msgspec.json.encode(value).decode()
+    return {_CONSTRAINTS[constraint.kind]: value}

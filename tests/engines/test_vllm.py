@@ -1,0 +1,343 @@
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+import pytest
+
+from responses_ws.engines.base import EngineError, TokenRequest
+from responses_ws.engines.vllm import Vllm
+from responses_ws.protocol.sampling import Constraint, Finished, Tokens
+from responses_ws.protocol.usage import Usage
+from responses_ws.rendering.tokens import TokenLog
+from responses_ws.testing import EngineContract, chat_request
+from tests.fakes.chat_server import ChatServer
+from tests.fakes.token_server import EOS, FIRST_TOKEN, MODEL, Behaviour
+from tests.fakes.transcripts import load
+from tests.fakes.vllm_server import PREFIX, FakeVllm
+
+DEADLINE = 5.0
+TO_NOTICE = 0.5  # what a cancel may take until the engine sees it
+
+
+@pytest.fixture
+async def server():
+    async with FakeVllm() as server:
+        yield server
+
+
+@pytest.fixture
+async def engine(server):
+    async with running(server) as engine:
+        yield engine
+
+
+@contextlib.asynccontextmanager
+async def running(server, **options):
+    engine = Vllm("main", {"BASE_URL": f"{server.url}/v1", "API_KEY": "secret", **options})
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
+
+
+def token_request(*ids, max_tokens=64, stop_ids=(), constraint=None, **asked):
+    return TokenRequest(
+        asked=chat_request("", model=MODEL, **asked),
+        prompt=TokenLog().extended(ids, "rendered", messages=1),
+        max_tokens=max_tokens,
+        stop_ids=stop_ids,
+        constraint=constraint,
+    )
+
+
+async def sample(engine, request):
+    async with engine.generate(request) as batches:
+        return [delta async for batch in batches for delta in batch]
+
+
+def ids_of(deltas):
+    return [one for delta in deltas if isinstance(delta, Tokens) for one in delta.ids]
+
+
+class TestVllmInMessages(EngineContract):
+    """Models without a renderer are asked as by `OpenAIChat`."""
+
+    model = "fake-chat"
+
+    @contextlib.asynccontextmanager
+    async def engine(self):
+        async with ChatServer() as server:
+            engine = Vllm("main", {"BASE_URL": server.url})
+            # The fake of the chat route has no other.
+            engine.root = server.url
+            yield engine
+            await engine.aclose()
+
+    async def test_it_lists_its_model_and_is_healthy(self):
+        async with self._running() as engine:
+            assert self.model in [model.id for model in await engine.models()]
+
+    def endless(self):
+        return chat_request("!tokens 1000000 !rate 50", model=self.model)
+
+    def refused(self):
+        return chat_request("Hi", model="fault:overloaded")
+
+    def broken(self):
+        return chat_request("Hi", model="fault:error-after-200")
+
+
+async def test_ids_in_ids_out(server, engine):
+    deltas = await sample(engine, token_request(1, 2, 3))
+
+    assert ids_of(deltas) == [*range(FIRST_TOKEN, FIRST_TOKEN + 5), EOS]
+    assert deltas[-1] == Finished("stop", Usage(input_tokens=3, output_tokens=6))
+    assert server.calls[0].body["token_ids"] == [1, 2, 3]
+    assert server.calls[0].headers["authorization"] == "Bearer secret"
+
+
+async def test_everything_asked_for_is_passed_on(server, engine):
+    request = token_request(
+        *(1, 2),
+        max_tokens=7,
+        stop_ids=(2, 9),
+        request_id="resp_a",
+        temperature=0.5,
+        top_p=0.9,
+        frequency_penalty=0.1,
+        presence_penalty=0.2,
+        affinity="7:chain",
+        isolation="org-7",
+    )
+
+    await sample(engine, request)
+
+    body, headers = server.calls[0].body, server.calls[0].headers
+    assert body == {
+        "token_ids": [1, 2],
+        "model": MODEL,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "sampling_params": {
+            "max_tokens": 7,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "frequency_penalty": 0.1,
+            "presence_penalty": 0.2,
+            "stop_token_ids": [2, 9],
+        },
+        "cache_salt": "org-7",
+    }
+    assert headers["x-session-id"] == "7:chain"
+    assert headers["x-request-id"].startswith("resp_a-")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "sent"),
+    [
+        (Constraint("json_schema", {"type": "object"}), {"json": {"type": "object"}}),
+        (Constraint("structural_tag", {"type": "structural_tag"}), {"structural_tag": '{"type":"structural_tag"}'}),
+        (Constraint("regex", "a+"), {"regex": "a+"}),
+        (Constraint("gbnf", "root ::= [a]"), {"grammar": "root ::= [a]"}),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Constraint) else "",
+)
+@pytest.mark.parametrize("scale_out", [True, False], ids=["generate", "completions"])
+async def test_an_answer_is_held_to_its_form(constraint, sent, scale_out):
+    async with FakeVllm(scale_out=scale_out) as server, running(server) as engine:
+        await sample(engine, token_request(1, constraint=constraint))
+
+        body = server.calls[-1].body
+        assert constraint.kind in engine.capabilities.constraints
+        assert body.get("sampling_params", body)["structured_outputs"] == sent
+
+
+async def test_what_the_settings_say_of_sampling_holds_where_the_client_says_nothing(server):
+    async with running(server, SAMPLING={"temperature": 0.6, "top_k": 20}) as engine:
+        await sample(engine, token_request(1))
+        await sample(engine, token_request(1, temperature=0.0))
+
+    sent = [call.body["sampling_params"] for call in server.calls]
+    assert [(one["temperature"], one["top_k"]) for one in sent] == [(0.6, 20), (0.0, 20)]
+
+
+async def test_logprobs_come_with_their_ids(engine):
+    deltas = await sample(engine, token_request(1, max_tokens=2, top_logprobs=1))
+
+    (first, second) = (delta for delta in deltas if isinstance(delta, Tokens))
+    assert [one["token"] for one in first.logprobs + second.logprobs] == ["a", "b"]
+    assert [len(one["top_logprobs"]) for one in first.logprobs] == [1]
+
+
+async def test_the_output_limit_is_kept(engine):
+    deltas = await sample(engine, token_request(Behaviour.ENDLESS, max_tokens=3))
+
+    assert deltas[-1] == Finished("length", Usage(input_tokens=1, output_tokens=3))
+
+
+async def test_what_an_organisation_has_sent_is_cached_for_it_alone(engine):
+    prompt = range(200, 240)
+    cached = []
+    for organisation in ("a", "a", "b"):
+        deltas = await sample(engine, token_request(*prompt, isolation=organisation))
+        cached.append(deltas[-1].usage.cached_tokens)
+
+    assert cached == [0, 32, 0]
+
+
+async def test_a_warm_up_discards_its_one_token(server, engine):
+    request = token_request(*range(200, 240), max_tokens=500, constraint=Constraint("regex", "a"))
+
+    usage = await engine.prefill(request)
+    deltas = await sample(engine, request)
+
+    assert usage == Usage(input_tokens=40)
+    assert server.calls[0].body["sampling_params"] == {"max_tokens": 1}
+    assert deltas[-1].usage.cached_tokens == 32
+
+
+async def test_a_server_without_scale_out_is_asked_for_completions(caplog):
+    async with FakeVllm(scale_out=False) as server, running(server) as engine:
+        with caplog.at_level(logging.WARNING):
+            first = await sample(engine, token_request(1, 2, affinity="7:c", isolation="org-7", temperature=0.5))
+            second = await sample(engine, token_request(1, 2, max_tokens=None))
+
+        assert ids_of(first) == ids_of(second) == [*range(FIRST_TOKEN, FIRST_TOKEN + 5), EOS]
+        assert [call.path for call in server.calls] == ["/inference/v1/generate", "/v1/completions", "/v1/completions"]
+        body = server.calls[1].body
+        assert body["prompt"] == [1, 2]
+        assert (body["return_token_ids"], body["max_tokens"], body["temperature"]) == (True, 64, 0.5)
+        assert body["cache_salt"] == "org-7"
+        assert server.calls[1].headers["x-session-id"] == "7:c"
+        # Left out, it would be 16.
+        assert server.calls[2].body["max_tokens"] is None
+        assert ["--enable-scale-out" in record.message for record in caplog.records] == [True]
+
+
+async def test_the_better_route_is_tried_again_after_a_while(monkeypatch):
+    monkeypatch.setattr("responses_ws.engines.vllm.SECONDS_UNTIL_RECHECK", -1.0)
+    async with FakeVllm(scale_out=False) as server, running(server) as engine:
+        await sample(engine, token_request(1))
+        server.scale_out = True
+        await sample(engine, token_request(1))
+
+        assert server.calls[-1].path == "/inference/v1/generate"
+
+
+async def test_a_model_that_is_not_served_is_no_reason_to_change_the_route(server, engine):
+    server.replies += [load("vllm", "unknown_model")] * 2
+
+    with pytest.raises(EngineError) as caught:
+        await sample(engine, token_request(1))
+    await sample(engine, token_request(1))
+
+    assert (caught.value.kind, caught.value.status) == ("bad_request", 404)
+    assert server.calls[-1].path == "/inference/v1/generate"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "headers"),
+    [(Behaviour.OVERLONG, "context_length", {}), (Behaviour.BUSY, "overloaded", {"retry-after": "7"})],
+    ids=["200-with-error", "status"],
+)
+async def test_refusals_raise_on_entering(engine, behaviour, kind, headers):
+    entered = False
+
+    with pytest.raises(EngineError) as caught:
+        async with engine.generate(token_request(behaviour)):
+            entered = True
+
+    assert not entered
+    assert (caught.value.kind, caught.value.headers) == (kind, headers)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (Behaviour.BREAKS, "engine"),
+        (Behaviour.CUT, "unavailable"),
+        (Behaviour.ABORTED, "unavailable"),
+        (Behaviour.UNREADABLE, "protocol"),
+    ],
+)
+async def test_breaks_raise_after_what_was_made(engine, behaviour, kind):
+    deltas = []
+
+    async with engine.generate(token_request(behaviour)) as batches:
+        with pytest.raises(EngineError) as caught:
+            async for batch in batches:
+                deltas += batch
+
+    assert caught.value.kind == kind
+    assert ids_of(deltas) == [FIRST_TOKEN, FIRST_TOKEN + 1]
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour.SLOW_PROMPT, Behaviour.STALLS, Behaviour.ENDLESS])
+@pytest.mark.parametrize("scale_out", [True, False], ids=["generate", "completions"])
+async def test_the_engine_sees_at_once_that_a_call_was_left(behaviour, scale_out):
+    async with FakeVllm(scale_out=scale_out) as server, running(server) as engine:
+        task = asyncio.create_task(sample(engine, token_request(behaviour, max_tokens=None, request_id="resp_a")))
+        async with asyncio.timeout(DEADLINE):
+            await server.arrivals.get()
+        task.cancel()
+        async with asyncio.timeout(TO_NOTICE):
+            assert await server.departures.get() == behaviour
+            if scale_out:
+                assert (await server.aborts.get()).startswith(f"{PREFIX}resp_a-")
+        await asyncio.gather(task, return_exceptions=True)
+
+        assert task.cancelled()
+        assert server.aborts.empty()
+
+
+async def test_a_call_that_has_ended_is_not_aborted(server, engine):
+    await sample(engine, token_request(1))
+    with contextlib.suppress(EngineError):
+        await sample(engine, token_request(Behaviour.OVERLONG))
+    await engine.aclose()
+
+    assert server.aborts.empty()
+
+
+async def test_connections_are_kept(server, engine):
+    for _ in range(20):
+        await sample(engine, token_request(1))
+
+    assert len(server.connections) < 5
+
+
+async def test_calls_side_by_side_have_ids_of_their_own(server, engine):
+    answers = await asyncio.gather(*(sample(engine, token_request(1, request_id="resp_a")) for _ in range(4)))
+
+    assert all(ids_of(deltas)[-1] == EOS for deltas in answers)
+    assert len({call.call_id for call in server.calls}) == 4
+
+
+async def test_health_is_asked_of_the_engine_behind_the_routes(server, engine):
+    well = await engine.health()
+    server.is_healthy = False
+    sick = await engine.health()
+
+    assert (well.ok, sick.ok) == (True, False)
+    assert (await engine.models())[0].context_tokens == 4096
+
+
+async def test_the_chat_route_keeps_organisations_apart_too():
+    async with ChatServer() as server:
+        engine = Vllm("main", {"BASE_URL": server.url, "EXTRA_BODY": {"priority": 3}})
+        async with engine.chat(chat_request("Hi", model="fake-chat", isolation="org-7")) as answer:
+            _ = [deltas async for deltas in answer]
+        await engine.aclose()
+
+        assert (server.requests[0]["cache_salt"], server.requests[0]["priority"]) == ("org-7", 3)
+
+
+def test_a_log_goes_out_as_the_bytes_it_is():
+    engine = Vllm("main", {"BASE_URL": "http://127.0.0.1:1/v1"})
+    request = token_request(*range(50_000))
+
+    body = engine._generate_body(request)
+
+    assert body.startswith(b'{"token_ids":[0,1,2,')
+    assert msgspec.json.decode(body)["token_ids"] == list(range(50_000))
