@@ -7,7 +7,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup run test test-django5 test-django6 lint stack bench chaos clean
+.PHONY: help setup run test test-django5 test-django6 lint stack bench chaos vllm clean
 
 help: ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
@@ -52,7 +52,7 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 			touch $(VENV6)/.tests; \
 		fi; \
 		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
-		$(VENV6)/bin/python -m pytest -m "not chaos and not stack and not conformance" -p no:cacheprovider $(ARGS)
+		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not stack and not conformance" -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, import-linter
 	$(VENV)/bin/ruff check .
@@ -72,6 +72,9 @@ bench: $(VENV)/.tests ## the benchmark table of the README
 
 chaos: $(VENV)/.tests ## the long campaigns
 	$(PY) -m pytest -m chaos $(ARGS)
+
+vllm: $(VENV)/.tests ## the vLLM adapter against a real one, on the CPU [VLLM_HOME=…, 3.7 GB] [ARGS=--record]
+	@exec $(PY) -m tests.vllm.run $(ARGS)
 
 clean: ## remove the environments, caches and what the demo left in var/
 	rm -rf $(VENV) $(VENV6) var build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
