@@ -51,6 +51,10 @@ class SharedLog(Generic[T]):
         for index in range(self._end - 1, -1, -1):
             yield self._entries[index]
 
+    def __getitem__(self, position: int) -> T:
+        assert 0 <= position < self._end, "a view never shows more than its log"
+        return self._entries[position]
+
     def since(self, start: int) -> list[T]:
         """Entries from position ``start`` on, as a list of their own."""
         return self._entries[start : self._end]

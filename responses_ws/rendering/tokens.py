@@ -21,7 +21,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     messages: int
     """How many of the prompt's messages the log holds up to here."""
     has_reasoning: bool = False
-    """Of a sampled span: the model has reasoned in it, which many templates forget later."""
+    """The model's reasoning is in it, which many templates forget later."""
 
 
 class TokenLog:

@@ -1,0 +1,242 @@
+"""A model's tokenizer that keeps text and control tokens apart."""
+
+import json
+import re
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import tokenizers
+
+LONG_TEXT = 16_384
+"""Characters from which on a text is encoded with the interpreter lock given free: above 2 ms or so."""
+
+
+class Tokenizer:
+    """Text → ids, twice: with control tokens where a *template* has written them, and without any for all else.
+
+    ``document`` is the content of a ``tokenizer.json``. *Control tokens* are its added tokens, but for those of white
+    space only, which some vocabularies have for indentation. A second tokenizer is made of the same document
+    without them: to it a control token's name is text like any other.
+
+    Thread-safe. Raises ValueError: the document is not a tokenizer's.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.nonce = secrets.token_hex(16)
+        """What no client can know, for marks that must not be met in a text."""
+        added = document.get("added_tokens") or []
+        controls = [token for token in added if token["special"] or token["content"].strip()]
+        self.controls: dict[str, int] = {token["content"]: token["id"] for token in controls}
+        """Ids of the control tokens by name."""
+        self.raw = _built(document)
+        """The tokenizer as the model's makers meant it."""
+        self._control_ids = frozenset(self.controls.values())
+        self._after_control = f"<{self.nonce}>"
+        self._plain = _built(_without(document, controls, self._after_control, self.nonce))
+        self._names = any_of(self.controls)
+        self._starts = any_of(token["content"] for token in controls if not token.get("lstrip"))
+        self._ends = tuple(token["content"] for token in controls if not token.get("rstrip"))
+        self._is_matched_normalized = any(token.get("normalized") for token in controls)
+        self._beginnings = {name[:end] for name in self.controls for end in range(1, len(name))}
+        self._endings = {name[start:] for name in self.controls for start in range(1, len(name))}
+        self._longest = max(map(len, self.controls), default=0)
+
+    def name_of(self, token_id: int) -> str | None:
+        """The name of a control token; None for others."""
+        return self.raw.id_to_token(token_id) if token_id in self._control_ids else None
+
+    def could_say_control(self, text: str) -> bool:
+        """Whether a control token would be read in ``text``, or may be in it and what a template writes behind it.
+
+        One that is cut in two over several texts has its beginning at the end of one of them.
+        """
+        if self._names.search(text) or self.begins_control(text) or self.begins_control(text.rstrip()):
+            return True
+        if not self._is_matched_normalized or self.raw.normalizer is None:
+            return False
+        # As fullwidth letters that NFKC makes narrow.
+        normalized = self.raw.normalizer.normalize_str(text)
+        return normalized != text and bool(self._names.search(normalized) or self.begins_control(normalized))
+
+    def begins_control(self, text: str) -> bool:
+        """Whether a control token might go on behind ``text``."""
+        return any(text[-length:] in self._beginnings for length in range(1, min(self._longest, len(text) + 1)))
+
+    def continues_control(self, text: str) -> bool:
+        """Whether one might have begun before ``text``."""
+        text = text.lstrip()
+        ends = any(text[:length] in self._endings for length in range(1, min(self._longest, len(text) + 1)))
+        return ends or any(text in name for name in self.controls)
+
+    def is_seam(self, before: str, after: str) -> bool:
+        """Whether two neighbouring texts become the same ids apart as they do together."""
+        return not before or not after or bool(self._starts.match(after)) or before.endswith(self._ends)
+
+    def encode(self, text: str, hidden: "Hidden", *, behind: str = "") -> Sequence[int]:
+        """Ids of a template's output, in which the texts of ``hidden`` have stood in for what must stay text.
+
+        Ids are those that the whole would have become, were the hidden texts harmless: what stands between two
+        control tokens is encoded in one piece. ``behind`` is the control token that the text follows, if any.
+        """
+        if not hidden.is_in(text):
+            plain = _encoded(self.raw, behind + text, needs_offsets=False).ids
+            return plain[1:] if behind else plain
+        whole = behind + text
+        encoding = _encoded(self.raw, whole, needs_offsets=True)
+        ids: list[int] = []
+        first, start = 0, 0
+        for index, (token_id, (begin, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
+            if token_id not in self._control_ids:
+                continue
+            ids += self._run(whole[start:begin], encoding.ids[first:index], hidden, is_first=not start)
+            ids.append(token_id)
+            first, start = index + 1, end
+        ids += self._run(whole[start:], encoding.ids[first:], hidden, is_first=not start)
+        return ids[1:] if behind else ids
+
+    def _run(self, text: str, ids: Sequence[int], hidden: "Hidden", *, is_first: bool) -> Sequence[int]:
+        """Ids of the text between two control tokens: these, unless something is hidden in it."""
+        if not hidden.is_in(text):
+            return ids
+        text = hidden.shown(text)
+        if is_first:
+            return _encoded(self._plain, text, needs_offsets=False).ids
+        # Some tokenizers write a space before the first word of all only, so it must not look like that.
+        return _encoded(self._plain, self._after_control + text, needs_offsets=False).ids[1:]
+
+
+class Hidden:
+    """Texts that a template must not see, since they could say a control token, and the marks that stand for them.
+
+    Of a text only what is between its outer white space is hidden: templates strip. The same text has the same mark.
+    """
+
+    __slots__ = ("_tokenizer", "_texts", "_marks", "_pattern", "_hides_endings")
+
+    def __init__(self, tokenizer: Tokenizer, *, hides_endings: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._texts: list[str] = []
+        self._marks: dict[str, str] = {}
+        self._pattern = marks_of(tokenizer.nonce)
+        self._hides_endings = hides_endings
+        """Hide what could go on with a control token, too: for templates whose own words could begin one."""
+
+    def cover(self, value: Any) -> Any:
+        """``value`` with marks in place of dangerous texts, keys of objects and the inside of lists included."""
+        if isinstance(value, str):
+            return self._covered(value)
+        if isinstance(value, dict):
+            return {self._covered(key): self.cover(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.cover(inner) for inner in value]
+        return value
+
+    def is_in(self, text: str) -> bool:
+        """Whether there is a mark in a text."""
+        return bool(self._texts) and self._pattern.search(text) is not None
+
+    def shown(self, text: str) -> str:
+        """A text with the hidden ones in their places."""
+        return self._pattern.sub(self._show, text)
+
+    def _covered(self, text: str) -> str:
+        core = text.strip()
+        if not core or not self._is_dangerous(text):
+            return text
+        mark = self._marks.get(core)
+        if mark is None:
+            mark = self._marks[core] = f"{self._tokenizer.nonce}t{len(self._texts)}z"
+            self._texts.append(core)
+        start = text.index(core)
+        return f"{text[:start]}{mark}{text[start + len(core) :]}"
+
+    def _is_dangerous(self, text: str) -> bool:
+        return self._tokenizer.could_say_control(text) or (
+            self._hides_endings and self._tokenizer.continues_control(text)
+        )
+
+    def _show(self, match: re.Match[str]) -> str:
+        text = self._texts[int(match[2])]
+        return text if match[1] == "t" else json.dumps(text, ensure_ascii=match[1] == "a")[1:-1]
+
+
+def marks_of(nonce: str) -> re.Pattern[str]:
+    """Marks in a text: (form, number). Forms: ``t`` as it is, ``j`` inside a JSON string, ``a`` the same in ASCII."""
+    return re.compile(f"{nonce}([tja])([0-9]+)z")
+
+
+def any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds any of these, which may be hundreds that begin alike: as a tree. None: finds nothing."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return re.compile(_branches(tree) if tree else r"(?!)")
+
+
+def _branches(node: dict[str, Any]) -> str:
+    # The longest first: "" stands for the end of a word and comes last.
+    branches = []
+    for character in sorted(node, reverse=True):
+        piece, inner = character, node[character]
+        while len(inner) == 1 and "" not in inner:
+            ((character, inner),) = inner.items()
+            piece += character
+        branches.append(re.escape(piece) + (_branches(inner) if piece and inner.keys() != {""} else ""))
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def _built(document: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        made = tokenizers.Tokenizer.from_str(json.dumps(document))
+    except Exception as exc:  # the library raises nothing narrower
+        raise ValueError(f"not a tokenizer: {exc}") from exc
+    made.no_truncation()
+    made.no_padding()
+    return made
+
+
+def _without(
+    document: Mapping[str, Any], controls: Collection[Mapping[str, Any]], in_their_stead: str, nonce: str
+) -> dict[str, Any]:
+    """The same without its control tokens, but for one that nobody can write."""
+    names = {token["content"] for token in controls}
+    kept = [token for token in document.get("added_tokens") or [] if token["content"] not in names]
+    model = dict(document["model"])
+
+    def renamed(word: str) -> str:
+        # Vocabularies may hold them as ordinary words too, which some models look up before they merge anything.
+        return f"<{nonce}:{word}>" if word in names else word
+
+    vocabulary = model.get("vocab") or {}
+    if isinstance(vocabulary, list):
+        model["vocab"] = [[renamed(word), score] for word, score in vocabulary]
+        last = len(vocabulary) - 1
+    else:
+        model["vocab"] = {renamed(word): token_id for word, token_id in vocabulary.items()}
+        last = max(vocabulary.values(), default=0)
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = renamed(model["unk_token"])
+    free = max([last, *(token["id"] for token in document.get("added_tokens") or [])]) + 1
+    stand_in = {
+        "id": free,
+        "content": in_their_stead,
+        "special": True,
+        "normalized": False,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+    }
+    # A post-processor names the control tokens that it would put around a text; we never ask for that.
+    return {**document, "model": model, "added_tokens": [*kept, stand_in], "post_processor": None}
+
+
+def _encoded(tokenizer: tokenizers.Tokenizer, text: str, *, needs_offsets: bool) -> tokenizers.Encoding:
+    if len(text) < LONG_TEXT:
+        return tokenizer.encode(text, add_special_tokens=False)
+    # `encode` would keep the interpreter lock; of the two for batches one does not count offsets.
+    encode = tokenizer.encode_batch if needs_offsets else tokenizer.encode_batch_fast
+    return encode([text], add_special_tokens=False)[0]
