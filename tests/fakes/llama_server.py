@@ -1,12 +1,15 @@
 """A llama.cpp server with a tiny model, for real, in a process of its own: ``with LlamaServer(folder) as server:``.
 
-``python -m tests.fakes.llama_server tiny.gguf 0 KEY`` prints ``{"url": …}`` and serves until its standard input ends.
+``python -m tests.fakes.llama_server --model tiny.gguf --host 127.0.0.1`` takes the options of a ``llama-server``, prints
+``{"url": …}`` and serves; the key is ``LLAMA_API_KEY``.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -18,6 +21,7 @@ CONTEXT_TOKENS = 16384
 """Of each slot. Read whole it takes seconds, which is room to leave in."""
 KEY = "secret"
 MODEL = "tiny"
+_COMMAND = [sys.executable, "-m", "tests.fakes.llama_server"]
 
 
 class LlamaServer:
@@ -30,9 +34,24 @@ class LlamaServer:
         self.url = ""
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.fakes.llama_server", str(self._path), str(self._port), KEY]
+        options = {
+            "--model": self._path,
+            "--host": "127.0.0.1",
+            "--port": self._port,
+            "--alias": MODEL,
+            "--parallel": SLOTS,
+            "--ctx-size": SLOTS * CONTEXT_TOKENS,
+            "--batch-size": 64,
+            "--ubatch-size": 64,
+            "--threads": 1,
+            "--cache-ram": 64,
+        }
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*_COMMAND, "--ends-with-stdin", *(str(word) for pair in options.items() for word in pair)],
+            env={**os.environ, "LLAMA_API_KEY": KEY},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         assert self._process.stdout is not None, "asked for as a pipe"
         self.url = json.loads(self._process.stdout.readline())["url"]
@@ -65,28 +84,40 @@ class LlamaServer:
         self.kill()
 
 
-def main(path: str, port: int, key: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for text in ("model", "host", "alias", "chat-template"):
+        parser.add_argument(f"--{text}", default="")
+    for number in ("port", "parallel", "ctx-size", "batch-size", "ubatch-size", "threads", "cache-ram"):
+        parser.add_argument(f"--{number}", type=int, default=0)
+    for flag in ("no-warmup", "jinja", "ends-with-stdin"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    given = parser.parse_args()
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = path
-    params.model_alias = {MODEL}
-    params.hostnames = ["127.0.0.1"]
-    params.port = port
-    params.api_keys = [key]
-    params.n_parallel = SLOTS
-    params.n_ctx = SLOTS * CONTEXT_TOKENS
-    params.n_batch = params.n_ubatch = 64
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.cache_ram_mib = 64
+    params.model.path = given.model
+    params.model_alias = {given.alias or given.model}
+    params.hostnames = [given.host]
+    params.port = given.port
+    params.api_keys = [os.environ["LLAMA_API_KEY"]]
+    params.n_parallel = given.parallel
+    params.n_ctx = given.ctx_size
+    params.n_batch = given.batch_size
+    params.n_ubatch = given.ubatch_size
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
+    params.cache_ram_mib = given.cache_ram
     params.warmup = False
     params.ui = False
     params.endpoint_metrics = True
     server = xllamacpp.Server(params)
     print(json.dumps({"url": server.listening_address}), flush=True)
-    sys.stdin.read()
+    if given.ends_with_stdin:
+        sys.stdin.read()
+    else:
+        threading.Event().wait()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main()
