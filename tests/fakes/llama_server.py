@@ -1,7 +1,7 @@
 """A llama.cpp server with a tiny model, for real, in a process of its own: ``with LlamaServer(folder) as server:``.
 
-``python -m tests.fakes.llama_server --model tiny.gguf --host 127.0.0.1`` takes the options of a ``llama-server``, prints
-``{"url": …}`` and serves; the key is ``LLAMA_API_KEY``.
+``python -m tests.fakes.llama_server --model tiny.gguf --host 127.0.0.1`` takes the options of a llama-server, tells
+its ``{"url": …}`` and serves; the key is ``LLAMA_API_KEY``.
 """
 
 import argparse
