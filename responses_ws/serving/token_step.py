@@ -40,6 +40,8 @@ class TokenStep:
         self._parser: OutputParser | None = None
         self._cached = 0
         self._ids: list[int] = []
+        self._untold = 0
+        """Tokens that the engine has made and cannot tell: those of a character that the limit has cut off."""
         self._told: deque[int] = deque()
         """For each batch of deltas that has been told, how many ids had come by then."""
         self._heard = 0
@@ -107,7 +109,7 @@ class TokenStep:
         return Usage(
             input_tokens=len(self._request.prompt),
             cached_tokens=self._cached,
-            output_tokens=len(self._ids),
+            output_tokens=len(self._ids) + self._untold,
             reasoning_tokens=self._parser.reasoning_tokens if self._parser is not None else 0,
         ).clamped()
 
@@ -122,7 +124,10 @@ class TokenStep:
         if not is_as_sampled:
             return prompt.with_tokens(self._unopened(self._rendered))
         ids = self._ids[: self._heard]
-        if self._has_finished:
+        if self._has_finished and self._closing:
+            if ids and ids[-1] in self._request.stop_ids:
+                # Said where the constraint left nothing else; the closing has an end of its own.
+                ids.pop()
             ids += self._closing
         has_reasoning = self._parser is not None and self._parser.reasoning_tokens > 0
         log = self._request.prompt.extended(ids, "sampled", messages=len(prompt.log), has_reasoning=has_reasoning)
@@ -152,6 +157,7 @@ class TokenStep:
 
     def _begin(self, request: TokenRequest) -> OutputParser:
         self._ids.clear()
+        self._untold = 0
         # Signs of life from the replica before may still be unheard.
         self._told = deque(0 for _ in self._told)
         self._heard = 0
@@ -181,6 +187,7 @@ class TokenStep:
             elif isinstance(delta, Finished):
                 if delta.usage is not None:
                     self._cached = delta.usage.cached_tokens
+                    self._untold = max(delta.usage.output_tokens - len(self._ids), 0)
                 deltas += self._finish(delta.reason)
             else:
                 if isinstance(delta, Started):

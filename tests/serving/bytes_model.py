@@ -137,6 +137,8 @@ class BytesEngine(Engine):
         self.requests: list[TokenRequest] = []
         self.pause = pause
         """Waited for before the second batch."""
+        self.untold = 0
+        """How many tokens more than it tells of it says to have made."""
 
     def renderer_options(self, model: str) -> dict[str, Any]:
         return {"CLASS": "tests.serving.bytes_model.BytesRenderer"}
@@ -161,4 +163,5 @@ class BytesEngine(Engine):
             if start and self.pause is not None:
                 await self.pause.wait()
             yield [Tokens(ids[start : start + 3])]
-        yield [Finished("stop" if END in ids else "length")]
+        usage = Usage(input_tokens=length, output_tokens=len(ids) + self.untold, cached_tokens=min(7, length))
+        yield [Finished("stop" if END in ids else "length", usage)]

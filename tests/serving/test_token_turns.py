@@ -86,6 +86,16 @@ async def test_every_token_is_counted_and_the_record_says_how_the_prompt_was_mad
     assert not any(record.estimated for record in records)
 
 
+async def test_tokens_that_the_engine_cannot_tell_are_counted_all_the_same(principal: Principal) -> None:
+    """A limit within a character: llama.cpp has sampled its first bytes and keeps them to itself."""
+    engine = engine_with("Hello")
+    engine.untold = 2
+
+    response = await response_of(asked(principal, "Hi", model="bytes"))
+
+    assert response["usage"]["output_tokens"] == 7
+
+
 async def test_other_instructions_render_the_whole_prompt_again(principal: Principal) -> None:
     engine = engine_with("A<end>", "B<end>")
     chains = Chains()
@@ -134,8 +144,9 @@ async def test_a_second_call_that_was_dropped_is_not_in_the_prompt_either(princi
     assert spelled(engine.prompts[1]) == ("<user>Hi<end><assistant><call>weather:{}<end><tool>-3<end><assistant>")
 
 
-async def test_a_forced_call_begins_in_the_models_stead(principal: Principal) -> None:
-    engine = engine_with('{"a": 1}', "B<end>")
+@pytest.mark.parametrize("end", ["", "<end>"], ids=["closed in its stead", "ended by the constraint"])
+async def test_a_forced_call_begins_in_the_models_stead(principal: Principal, end: str) -> None:
+    engine = engine_with('{"a": 1}' + end, "B<end>")
     forced = {"type": "function", "name": "weather"}
 
     first = await response_of(asked(principal, "Hi", model="bytes", tools=[WEATHER], tool_choice=forced))
@@ -143,7 +154,7 @@ async def test_a_forced_call_begins_in_the_models_stead(principal: Principal) ->
     await response_of(asked(principal, [output], model="bytes", tools=[WEATHER], previous_response_id=first["id"]))
 
     assert first["output"][0]["arguments"] == '{"a": 1}'
-    assert first["usage"]["output_tokens"] == 8
+    assert first["usage"]["output_tokens"] == 8 + bool(end)
     assert spelled(engine.prompts[0]) == "<user>Hi<end><assistant><call>weather:"
     assert spelled(engine.prompts[1]) == ('<user>Hi<end><assistant><call>weather:{"a": 1}<end><tool>-3<end><assistant>')
 
