@@ -66,7 +66,7 @@ class Condition:
             return
         if error.kind == "overloaded":
             self.state, self.error = State.BUSY, error
-            self.until = now + min(_seconds(error.headers.get("retry-after")) or BUSY_SECONDS, LONGEST_BUSY_SECONDS)
+            self.until = now + _busy_seconds(error.headers.get("retry-after"))
         elif error.kind == "unavailable" and has_spoken:
             self.state, self.error, self.until = State.SUSPECT, error, now
         elif error.kind == "unavailable":
@@ -96,9 +96,10 @@ class Condition:
         self.until = now + min(FIRST_REST_SECONDS * 2 ** (self.failures - 1), LONGEST_REST_SECONDS)
 
 
-def _seconds(hint: str | None) -> float:
-    """A ``retry-after`` in seconds; 0 where there is none, or a date."""
+def _busy_seconds(hint: str | None) -> float:
+    """What a ``retry-after`` in seconds means for us; there may be none, or a date."""
     try:
-        return float(hint or 0)
+        seconds = float(hint or 0)
     except ValueError:
-        return 0.0
+        return BUSY_SECONDS
+    return min(seconds, LONGEST_BUSY_SECONDS) if seconds > 0 else BUSY_SECONDS

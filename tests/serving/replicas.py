@@ -1,7 +1,6 @@
 """Several fake model servers behind one model."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,16 +10,20 @@ from responses_ws.engines.registry import registry
 from tests.fakes.chat_server import MODEL, ChatServer
 
 OPENAI_CHAT = "responses_ws.engines.openai_chat.OpenAIChat"
-SECONDS = 10.0
 
 
 @asynccontextmanager
-async def replicas(*servers: ChatServer, **replica: list[Any]) -> AsyncIterator[None]:
+async def replicas(
+    *servers: ChatServer, options: list[dict[str, Any]] | None = None, **replica: list[Any]
+) -> AsyncIterator[None]:
     """The model ``m``, answered by each of these servers as the engines ``0``, ``1``, ….
 
-    ``replica`` gives a key of each replica's entry: ``WEIGHT=[1, 2]``.
+    ``options`` are each engine's further ones; ``replica`` gives a key of each replica's entry: ``WEIGHT=[1, 2]``.
     """
-    engines = {str(number): {"ENGINE": OPENAI_CHAT, "BASE_URL": server.url} for number, server in enumerate(servers)}
+    engines = {
+        str(number): {"ENGINE": OPENAI_CHAT, "BASE_URL": server.url, **given}
+        for number, (server, given) in enumerate(zip(servers, options or [{}] * len(servers), strict=True))
+    }
     entries = [{"ENGINE": name, "UPSTREAM": MODEL} for name in engines]
     for key, values in replica.items():
         for entry, value in zip(entries, values, strict=True):
@@ -30,11 +33,3 @@ async def replicas(*servers: ChatServer, **replica: list[Any]) -> AsyncIterator[
             yield
         finally:
             await registry.aclose_all()
-
-
-async def until(probe: Callable[[], Any], what: str) -> None:
-    """Returns once it is so. Raises AssertionError after a while."""
-    deadline = asyncio.get_running_loop().time() + SECONDS
-    while not probe():
-        assert asyncio.get_running_loop().time() < deadline, f"waited for {what}"
-        await asyncio.sleep(0.01)

@@ -14,8 +14,9 @@ from responses_ws.protocol.errors import InvalidRequest, Overloaded
 from responses_ws.serving.admission import Principal
 from tests.fakes.chat_server import MODEL, ChatServer
 from tests.fakes.faults import FAULTS, Fault, chunk
+from tests.waiting import until
 
-from .replicas import replicas, until
+from .replicas import replicas
 from .turns import asked, events_of, response_of
 
 EARLY = {
@@ -188,3 +189,61 @@ async def test_a_chain_without_its_replica_moves_and_stays(principal: Principal,
         await turn(principal, chains=chains, previous_response_id=response["id"])
 
         assert [len(own.requests), len(other.requests)] == [1, 2]
+
+
+async def test_an_engine_runs_no_more_calls_than_it_has_slots_for(
+    principal: Principal, servers: list[ChatServer]
+) -> None:
+    async with replicas(servers[0], options=[{"CONCURRENCY": 1, "QUEUE": 1}]):
+        running = asyncio.create_task(turn(principal, "!tokens 100000 !rate 20 Go on"))
+        await until(lambda: servers[0].requests, "the first call")
+        waiting = asyncio.create_task(turn(principal, "I can wait"))
+        await until(lambda: station(0).slots.waiting, "the second one in line")
+
+        with pytest.raises(Overloaded) as refused:
+            await turn(principal)
+        calls_meanwhile = len(servers[0].requests)
+        running.cancel()
+        response = await waiting
+
+        assert (calls_meanwhile, response["status"]) == (1, "completed")
+        assert int(refused.value.headers["retry-after"]) >= 1
+        # That it is full says nothing of its health.
+        assert station(0).condition.state is State.WELL
+        assert (station(0).slots.running, station(0).slots.waiting) == (0, 0)
+        await asyncio.wait([running])
+
+
+async def test_what_one_replica_has_no_room_for_goes_to_another(
+    principal: Principal, servers: list[ChatServer]
+) -> None:
+    async with replicas(*servers, options=[{"CONCURRENCY": 1, "QUEUE": 0}] * 2, WEIGHT=[1000, 1]):
+        chains = Chains()
+        first = await turn(principal, chains=chains)
+        running = asyncio.create_task(turn(principal, "!tokens 100000 !rate 20", chains=chains, stream_id="other"))
+        await until(lambda: len(servers[0].requests) == 2, "the call that fills it")
+
+        second = await turn(principal, chains=chains, previous_response_id=first["id"])
+
+        assert second["status"] == "completed"
+        assert len(servers[1].requests) == 1
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_client_that_leaves_the_line_leaves_no_trace(principal: Principal, servers: list[ChatServer]) -> None:
+    async with replicas(servers[0], options=[{"CONCURRENCY": 1}]):
+        running = asyncio.create_task(turn(principal, "!tokens 100000 !rate 20 Go on"))
+        await until(lambda: servers[0].requests, "the first call")
+        waiting = asyncio.create_task(turn(principal))
+        await until(lambda: station(0).slots.waiting, "the second one in line")
+
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        left = station(0).slots.waiting
+        running.cancel()
+        await asyncio.wait([running])
+
+        assert left == 0
+        assert (await turn(principal))["status"] == "completed"
+        assert len(servers[0].requests) == 2
