@@ -23,18 +23,21 @@ from .ways import WAYS, Peer
 from .wire import BenchmarkError
 
 OUTPUT_CHARACTERS = 2048  # what a tool gives back each turn
+EMBEDDED_MODEL = "smollm2"
+EMBEDDED_OUTPUT_CHARACTERS = 512  # it reads some 80 tokens a second and has room for 4,096
+EMBEDDED_TURN_SECONDS = 120
 SOURCES = ("argparse.py", "ast.py", "inspect.py", "typing.py", "pathlib.py", "shutil.py", "tarfile.py", "zipfile.py")
 PACES = ((20, 65), (100, 1000), (100, 0))  # (tokens a turn, tokens a second; 0: as fast as it goes)
 WARM_UP_TURNS = 3
 
 
-def tool_outputs() -> Iterator[str]:
-    """2 kB slices of Python's standard library, always the same ones in the same order."""
+def tool_outputs(characters: int = OUTPUT_CHARACTERS) -> Iterator[str]:
+    """Slices of Python's standard library, always the same ones in the same order."""
     library = Path(sysconfig.get_path("stdlib"))
     paths = [path for name in SOURCES if (path := library / name).is_file()]
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
-    for start in itertools.cycle(range(0, len(text) - OUTPUT_CHARACTERS, OUTPUT_CHARACTERS)):
-        yield text[start : start + OUTPUT_CHARACTERS]
+    for start in itertools.cycle(range(0, len(text) - characters, characters)):
+        yield text[start : start + characters]
 
 
 def run(way_name: str, load: Load, peer: Peer, *, pid: int = 0) -> Rollout:
@@ -44,7 +47,7 @@ def run(way_name: str, load: Load, peer: Peer, *, pid: int = 0) -> Rollout:
         BenchmarkError: a turn failed, or the history did not reach the engine.
     """
     rollout = Rollout(load, way_name)
-    outputs = tool_outputs()
+    outputs = tool_outputs(EMBEDDED_OUTPUT_CHARACTERS if peer.is_forced else OUTPUT_CHARACTERS)
     output = ""
     gc.collect()
     cpu_before = cpu_seconds(pid)
@@ -77,9 +80,10 @@ def measure(
     def once(way: str, load: Load) -> Rollout:
         there = engine if way == "engine" else server
         assert there, "the engine is measured only where it is ours"
+        is_embedded = model == EMBEDDED_MODEL
         # Generous: a turn that takes ten times the engine's own time is a fault, not a figure.
-        timeout = 20 + 10 * load.ideal_turn
-        return run(way, load, Peer(there.url, there.key, model or load.model, timeout), pid=there.pid)
+        timeout = EMBEDDED_TURN_SECONDS if is_embedded else 20 + 10 * load.ideal_turn
+        return run(way, load, Peer(there.url, there.key, model or load.model, timeout, is_embedded), pid=there.pid)
 
     for load in loads:
         for way in ways:
@@ -109,10 +113,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ttft-ms", type=int, default=0, help="what the engine waits before its first token")
     parser.add_argument("--quick", action="store_true", help="under a minute: K = 20 and 100, fast paces")
     parser.add_argument("--json", type=Path, help="write every turn's times to this file")
+    parser.add_argument("--embedded", action="store_true", help="against the embedded SmolLM2, for real; K = 10")
     parser.add_argument("--target", help="a running server's URL ending in /v1, instead of starting ours")
     parser.add_argument("--key", default="", help="the key for --target")
     parser.add_argument("--model", default="", help="the model to ask --target for; it must call the tool each turn")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.embedded:
+        options.model = EMBEDDED_MODEL
+        options.turns = "10" if options.turns == parser.get_default("turns") else options.turns
+    return options
 
 
 def loads_of(options: argparse.Namespace) -> list[Load]:
@@ -129,13 +138,15 @@ def loads_of(options: argparse.Namespace) -> list[Load]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print. 1 where a turn went wrong."""
     options = parse(arguments)
-    ways = [way for way in options.ways.split(",") if not (options.target and way == "engine")]
+    ways = [way for way in options.ways.split(",") if way != "engine" or not (options.target or options.embedded)]
     loads = loads_of(options)
     load_before = os.getloadavg()[0]
     try:
         with contextlib.ExitStack() as stack:
             if options.target:
                 engine, server = None, Server(options.target.rstrip("/"), options.key)
+            elif options.embedded:
+                engine, server = None, stack.enter_context(responses_server())
             else:
                 engine = stack.enter_context(fake_engine(sorted({load.model for load in loads})))
                 needed = any(way != "engine" for way in ways)

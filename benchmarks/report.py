@@ -74,7 +74,7 @@ def table(rollouts: Sequence[Rollout]) -> str:
     """The table, in Markdown: one line a way, medians over the repeats, the spread of the whole in brackets."""
     titles = [
         "K", "tokens × rate", "way", "end to end s (min–max)", "÷ http-new", "first token ms p50 / p95",
-        "overhead ms/turn", "last ten ÷ first ten", "server CPU ms/turn", "sent kB",
+        "overhead ms/turn", "last ten ÷ first ten", "server CPU ms/turn", "sent kB", "input tokens (cached)",
     ]  # fmt: skip
     lines = [f"| {' | '.join(titles)} |", "| ---: | ---: | --- |" + " ---: |" * (len(titles) - 3)]
     loads: dict[Load, dict[str, list[Rollout]]] = defaultdict(lambda: defaultdict(list))
@@ -102,8 +102,16 @@ def line(runs: Sequence[Rollout], base: float | None) -> str:
         f"{median(run.growth for run in runs):.2f}",
         f"{median(cpu):.2f}" if cpu else "–",
         f"{median(sum(turn.sent_bytes for turn in run.turns) for run in runs) / 1000:.0f}",
+        tokens(runs),
     ]
     return " | ".join(cells)
+
+
+def tokens(runs: Sequence[Rollout]) -> str:
+    """Input tokens of all turns of a loop, and how many of them the engine had cached: its own word."""
+    told = median(sum(turn.input_tokens for turn in run.turns) for run in runs)
+    cached = median(sum(turn.cached_tokens for turn in run.turns) for run in runs)
+    return f"{told:.0f} ({cached / told:.0%})" if told else "–"
 
 
 def header(rounds: int, *, load_before: float) -> list[str]:

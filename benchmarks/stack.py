@@ -57,8 +57,10 @@ def fake_engine(models: Iterable[str] = ("fake",)) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def responses_server(engine_url: str) -> Iterator[Server]:
+def responses_server(engine_url: str = "") -> Iterator[Server]:
     """The server as in production: one worker on a fresh SQLite database, billing left to a worker that does not run.
+
+    Without ``engine_url`` it answers with the embedded model.
 
     Raises:
         BenchmarkError: a command failed, or the server does not answer; with the end of its log.
@@ -69,6 +71,7 @@ def responses_server(engine_url: str) -> Iterator[Server]:
             "DJANGO_SETTINGS_MODULE": "project.settings",
             "RESPONSES_WS_VAR": var,
             "ENGINE_URL": engine_url,
+            "EMBEDDED_MODEL": "" if engine_url else "1",
             "DEBUG": "0",  # with DEBUG Django remembers every query
             "SECRET_KEY": secrets.token_hex(32),
         }

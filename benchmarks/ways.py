@@ -32,12 +32,13 @@ TOOL = "read_file"
 DESCRIPTION = "Read a part of a file."
 PARAMETERS = {
     "type": "object",
-    "properties": {"path": {"type": "string", "description": "Where the file is."}},
+    # Short, so that a model which fills it by grammar comes to an end.
+    "properties": {"path": {"type": "string", "description": "Where the file is.", "maxLength": 32}},
     "required": ["path"],
     "additionalProperties": False,
 }
 CHAT_TOKEN = re.compile(rb'"content": ?"[^"]')
-TOKEN = re.compile(rb'"type": ?"response\.output_text\.delta"')
+TOKEN = re.compile(rb'"type": ?"response\.(?:output_text|function_call_arguments)\.delta"')
 WAITING = re.compile(rb'"type": ?"(?:response\.(?:done|completed|failed|incomplete)|error)"')
 TERMINAL = re.compile(rb'"type": ?"(?:response\.(?:completed|failed|incomplete)|error)"')
 
@@ -57,12 +58,16 @@ TOOLS = dumps(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is spoken to: ``url`` ends in ``/v1``. ``timeout`` in seconds bounds a turn."""
+    """Who is spoken to: ``url`` ends in ``/v1``. ``timeout`` in seconds bounds a turn.
+
+    ``is_forced``: the model is made to call the tool, since it would not by itself.
+    """
 
     url: str
     key: str
     model: str
     timeout: float = 60.0
+    is_forced: bool = False
 
     @property
     def parts(self) -> SplitResult:
@@ -77,7 +82,8 @@ class Peer:
 class Turn:
     """What one turn took, in seconds from the moment the client set out to ask, and what it was worth.
 
-    ``input_tokens`` is the usage the server reports, 0 where it reports none yet; ``deltas`` the text events.
+    ``input_tokens`` is the usage the server reports, 0 where it reports none yet, and ``cached_tokens`` what of it the
+    engine had read before; ``deltas`` the text events.
     """
 
     seconds: float
@@ -85,6 +91,7 @@ class Turn:
     sent_bytes: int
     input_tokens: int
     deltas: int
+    cached_tokens: int = 0
 
 
 class Way:
@@ -122,10 +129,10 @@ class Way:
         sent_bytes, heard = self.ask(output)
         if not self.keeps_connection:
             self.close()
-        input_tokens, deltas = self.learn(heard)
+        input_tokens, cached_tokens, deltas = self.learn(heard)
         if not heard.first_at:
             raise BenchmarkError(f"{self.name}: a turn without a token")
-        return Turn(heard.ended_at - started, heard.first_at - started, sent_bytes, input_tokens, deltas)
+        return Turn(heard.ended_at - started, heard.first_at - started, sent_bytes, input_tokens, deltas, cached_tokens)
 
     def post(self, resource: str, body: bytes, first: re.Pattern) -> tuple[int, Heard]:
         """POST a JSON body and read the answer to its end."""
@@ -145,8 +152,8 @@ class Way:
         """Send the turn's request and hear its answer; also the bytes sent."""
         raise NotImplementedError
 
-    def learn(self, heard: Heard) -> tuple[int, int]:
-        """Check the answer and keep what the next turn needs; gives the input tokens and the number of text events."""
+    def learn(self, heard: Heard) -> tuple[int, int, int]:
+        """Check the answer and keep what the next turn needs; gives input tokens, cached ones and text events."""
         raise NotImplementedError
 
     def check_text(self, text: str) -> None:
@@ -172,7 +179,7 @@ class EngineDirect(Way):
         body = head % (self.peer.model.encode(), CHAT_TOOLS) + b",".join(self.messages) + b"]}"
         return self.post("/chat/completions", body, CHAT_TOKEN)
 
-    def learn(self, heard: Heard) -> tuple[int, int]:
+    def learn(self, heard: Heard) -> tuple[int, int, int]:
         events = sse_events(heard.data)
         deltas = [choice["delta"] for event in events for choice in event["choices"]]
         texts = [delta["content"] for delta in deltas if delta.get("content")]
@@ -185,7 +192,7 @@ class EngineDirect(Way):
         arguments = "".join(piece["function"].get("arguments", "") for piece in pieces)
         call = {"id": self.call_id, "type": "function", "function": {"name": TOOL, "arguments": arguments}}
         self.messages.append(dumps({"role": "assistant", "content": "".join(texts), "tool_calls": [call]}))
-        return usage["prompt_tokens"], len(texts)
+        return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], len(texts)
 
 
 class ResponsesWay(Way):
@@ -202,14 +209,15 @@ class ResponsesWay(Way):
     def body(self, items: bytes, *, store: bool, head: bytes = b'"stream":true,') -> bytes:
         """A create body; ``head`` is what stands before the model."""
         previous = b'"previous_response_id":"%b",' % self.response_id.encode() if self.response_id else b""
-        fixed = b'{%b"model":"%b","store":%b,%b"tools":%b,"input":['
+        forced = b'"tool_choice":"required",' if self.peer.is_forced else b""
+        fixed = b'{%b"model":"%b","store":%b,%b%b"tools":%b,"input":['
         stored = b"true" if store else b"false"
-        return fixed % (head, self.peer.model.encode(), stored, previous, TOOLS) + items + b"]}"
+        return fixed % (head, self.peer.model.encode(), stored, previous, forced, TOOLS) + items + b"]}"
 
     def events(self, heard: Heard) -> list[dict[str, Any]]:
         return sse_events(heard.data)
 
-    def learn(self, heard: Heard) -> tuple[int, int]:
+    def learn(self, heard: Heard) -> tuple[int, int, int]:
         events = self.events(heard)
         last = events[-1] if events else {}
         if last.get("type") != "response.completed":
@@ -226,7 +234,8 @@ class ResponsesWay(Way):
         self.check_text("".join(texts))
         self.call_id = calls[0]["call_id"]
         self.keep(response)
-        return response["usage"]["input_tokens"], len(texts)
+        usage = response["usage"]
+        return usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], len(texts)
 
     def keep(self, response: dict[str, Any]) -> None:
         """Keep what the next turn needs of a completed response."""
@@ -306,7 +315,7 @@ class OneLongResponse(WebSocket):
         self.sock.sendall(message)
         return len(message), hear(self.sock, first=TOKEN, ended=turn_ended(WAITING), timeout=self.peer.timeout)
 
-    def learn(self, heard: Heard) -> tuple[int, int]:
+    def learn(self, heard: Heard) -> tuple[int, int, int]:
         events = self.events(heard)
         last = events[-1] if events else {}
         if last.get("type") != "response.done" or len(last["required"]) != 1 or last["required"][0]["name"] != TOOL:
@@ -319,7 +328,7 @@ class OneLongResponse(WebSocket):
         self.check_text("".join(texts))
         self.response_id = last["response_id"]
         self.call_id = last["required"][0]["call_id"]
-        return 0, len(texts)
+        return 0, 0, len(texts)
 
 
 WAYS: dict[str, type[Way]] = {
