@@ -7,8 +7,7 @@ from tokenizers.decoders import DecodeStream
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_MOST_IDS_OF_A_CHARACTER = 4  # UTF-8: four bytes at most, and no token is less than a byte
-_MOST_PENDING = 2 * _MOST_IDS_OF_A_CHARACTER
+_MOST_PENDING = 8  # ids: a character has at most four bytes, and a token at least one
 
 
 class Detokeniser:
@@ -29,8 +28,8 @@ class Detokeniser:
         try:
             text = self._stream.step(self._tokenizer, token_id)
         except Exception:
-            # The stream refuses ids whose text changes with what follows, in tokenizers that are not byte-level, by an
-            # exception without a class of its own. The answer must go on.
+            # The stream refuses ids whose text changes with what follows, as in tokenizers that are not byte-level, by
+            # an exception without a class of its own. The answer must go on.
             return self._restart(len(pending))
         if text:
             pending.clear()
@@ -38,7 +37,7 @@ class Detokeniser:
         if len(pending) >= _MOST_PENDING:
             # Bytes that are no text, or U+FFFD itself, which the stream takes for half a character: it would wait for
             # ever, and decode them all at every step.
-            return self._restart(len(pending) - _MOST_IDS_OF_A_CHARACTER + 1)
+            return self._restart(self._last_boundary())
         return ""
 
     def rest(self) -> str:
@@ -47,12 +46,19 @@ class Detokeniser:
         self._pending = []
         return text
 
+    def _last_boundary(self) -> int:
+        """The last place between pending ids, before the last, that is not within a character."""
+        pending, decode = self._pending, self._decode
+        text = decode(pending)
+        places = range(len(pending) - 1, 0, -1)
+        return next((place for place in places if decode(pending[:place]) + decode(pending[place:]) == text), 1)
+
     def _restart(self, told: int) -> str:
         """Tell the first so many pending ids as they are, and begin a new stream with the others."""
-        told_ids, left = self._pending[:told], self._pending[told:]
+        said, left = self._decode(self._pending[:told]), self._pending[told:]
         self._stream = DecodeStream(skip_special_tokens=False)
         self._pending = []
-        return self._decode(told_ids) + "".join(map(self.feed, left))
+        return said + "".join(map(self.feed, left))
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False)) if ids else ""

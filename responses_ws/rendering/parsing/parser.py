@@ -77,7 +77,8 @@ class FamilyParser(OutputParser):
         if self._state != "calls" or self._body is not None or self._opener:
             self._let_go()
         # Else half a closer of a call that was whole.
-        if self._body is not None and not (self._body.has_started and reason == "length"):
+        is_cut_off = reason in ("length", "content_filter")
+        if self._body is not None and not (self._body.has_started and is_cut_off):
             self._close_body()
         if self._opener:
             self._say_as_text(self._opener + self._gap)
