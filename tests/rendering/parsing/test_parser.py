@@ -10,9 +10,13 @@ from responses_ws.rendering.base import OutputParser
 from responses_ws.rendering.parsing import FAMILIES, build_parser, schemas_of
 
 from .answers import ANSWERS, TOOLS, Answer, call, text
-from .vocabulary import END, MARKERS, merged, tokenizer, told, typed
+from .vocabulary import END, MARKERS, merged, sentencepiece, tokenizer, told, typed
 
-VOCABULARIES = {"with ids": tokenizer(*MARKERS), "without ids": tokenizer()}
+VOCABULARIES = {
+    "with ids": tokenizer(*MARKERS),
+    "without ids": tokenizer(),
+    "sentencepiece": sentencepiece(*MARKERS),
+}
 
 
 def parser_of(answer: Answer, vocabulary: Tokenizer, tools: dict[str, Any] = TOOLS) -> OutputParser:
@@ -178,6 +182,15 @@ def test_logprobs_stay_with_the_text_they_belong_to() -> None:
         if vocabulary.decode([one]).strip("\n")
     ]
     assert told_of == visible
+
+
+def test_the_first_space_of_an_answer_is_kept_where_the_prompt_shows_that_it_is_one() -> None:
+    vocabulary = sentencepiece(*MARKERS, strips=True)
+    said = vocabulary.encode(" fine").ids
+
+    for tail, seen in (("I think", " fine"), ("", "fine")):
+        parser = build_parser("hermes", tokenizer=vocabulary, tail=vocabulary.encode(tail).ids, tools=TOOLS)
+        assert told(parser, [[one] for one in said]) == [text(seen)]
 
 
 def test_schemas_are_read_once_along_a_chain() -> None:

@@ -1,5 +1,6 @@
 """Small tokenizers of the kinds that models come with, trained on the spot; and deltas in a form to compare."""
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,28 @@ def tokenizer(*markers: str) -> Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
     made.train_from_iterator([CORPUS] * 4, trainer)
+    made.add_special_tokens([AddedToken(END, normalized=False)])
+    made.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
+    return made
+
+
+@lru_cache
+def sentencepiece(*markers: str, strips: bool = False) -> Tokenizer:
+    """With spaces as ``▁`` and bytes as tokens of their own, as in the models before byte-level ones.
+
+    ``strips``: an answer's first space is taken for the one that encoding has put there.
+    """
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    trained.train_from_iterator([CORPUS] * 4, trainers.BpeTrainer(vocab_size=160, show_progress=False))
+    described = json.loads(trained.to_str())
+    vocabulary = described["model"]["vocab"]
+    for byte in range(256):
+        vocabulary[f"<0x{byte:02X}>"] = len(vocabulary)
+    described["model"]["byte_fallback"] = True
+    made = Tokenizer.from_str(json.dumps(described))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
     made.add_special_tokens([AddedToken(END, normalized=False)])
     made.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
     return made
