@@ -1,6 +1,7 @@
 """The engines of one process, and which of them answers for a model."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from responses_ws.runtime import renderers
 from .base import Capabilities, Engine
 from .slots import Slots
 from .stations import Station
+
+logger = logging.getLogger(__name__)
 
 STATION_KEYS = frozenset({"ENGINE", "CONCURRENCY", "QUEUE"})
 """Keys of an entry of ``ENGINES`` that are not the engine's own options."""
@@ -138,6 +141,16 @@ class EngineRegistry:
             route = next(iter(self._ranked(route, own=None)), route)
         return route
 
+    async def prepare(self) -> None:
+        """Make the routes of all configured models, so that no turn waits for the files of their renderers."""
+        for name, entry in app_settings.MODELS.items():
+            if name != "*" and "ALIAS" not in entry:
+                try:
+                    await self.resolve(name)
+                except ValueError as exc:
+                    # Fails open: the others can be served.
+                    logger.error("model %s cannot be served: %s", name, exc)
+
     def candidates(self, route: Route) -> list[Route]:
         """Where a turn of this chain may be sent, best first: its own replica while that is well, then the others.
 
@@ -243,9 +256,14 @@ def _learn_contexts(route: Route) -> None:
 
 async def _renderer(engine: Engine, upstream: str, entry: Mapping[str, Any]) -> Renderer | None:
     """What makes token ids for this model, if it can be asked in them. Raises ValueError."""
-    options = (entry.get("RENDERER") or engine.renderer_options(upstream)) if engine.capabilities.tokens else None
-    # In a thread: it reads files.
-    return None if options is None else await asyncio.to_thread(renderers.load, options)
+    can = engine.capabilities
+    options = (entry.get("RENDERER") or engine.renderer_options(upstream)) if can.tokens else None
+    if options is not None:
+        # In a thread: it reads files.
+        return await asyncio.to_thread(renderers.load, options)
+    if not (can.chat or can.items):
+        raise ValueError(f"the engine {engine.name} takes token ids only: its model {upstream!r} needs a RENDERER")
+    return None
 
 
 def _build(name: str) -> Engine:

@@ -1,6 +1,7 @@
 """What `responses_ws_doctor` looks at. Every finding that is a fault names its cure."""
 
 import asyncio
+import contextlib
 import platform
 import sys
 import time
@@ -18,7 +19,7 @@ from django.utils import timezone
 
 from responses_ws.conf import app_settings
 from responses_ws.engines.base import Health
-from responses_ws.engines.registry import registry
+from responses_ws.engines.registry import Route, registry
 from responses_ws.models import Price
 
 PACKAGES = ("responses-ws", "django", "channels", "djangorestframework", "celery", "redis", "uvicorn", "msgspec")
@@ -183,7 +184,6 @@ def engines() -> Iterator[Finding]:
     if not models:
         yield fault("Models", "none is served", "Name one in RESPONSES_WS['MODELS'].")
         return
-    yield Finding(subject="Models", detail=", ".join(models))
     yield from prices(models)
 
 
@@ -201,8 +201,10 @@ def prices(models: list[str]) -> Iterator[Finding]:
 
 
 async def ask_engines() -> tuple[list[Finding], list[str]]:
-    """Ask all engines, one after the other, then close them again; gives the models that clients may use, too."""
-    findings = []
+    """Ask all engines, one after the other, then close them again; gives the models that are served, too."""
+    findings: list[Finding] = []
+    down: set[str] = set()
+    served: list[str] = []
     try:
         for name, options in app_settings.ENGINES.items():
             subject = f"Engine {name}"
@@ -219,10 +221,45 @@ async def ask_engines() -> tuple[list[Finding], list[str]]:
             if health.ok:
                 findings.append(Finding(subject=subject, detail=health.detail or "answers"))
             else:
+                down.add(name)
                 where = f"RESPONSES_WS['ENGINES'][{name!r}]"
                 at = f" at {options['BASE_URL']}" if "BASE_URL" in options else ""
                 findings.append(fault(subject, health.detail, f"Start the engine{at}, or correct {where}."))
-        models = [name for name, _ in await registry.list_models()]
+        with contextlib.suppress(ValueError):
+            # Of an engine that cannot be made: named above.
+            served = [name for name, _ in await registry.list_models()]
+        findings += [await model_finding(name, down) for name in served if name in app_settings.MODELS]
+        listed = [name for name in served if name not in app_settings.MODELS]
+        if listed:
+            findings.append(Finding(subject="Model *", detail=f"listed by its engine: {', '.join(listed)}"))
     finally:
         await registry.aclose_all()
-    return findings, models
+    return findings, [name for name in served if registry.real_name(name) == name]
+
+
+async def model_finding(name: str, down: set[str]) -> Finding:
+    """Who answers for a model, and what it is asked in. ``down``: engines that do not."""
+    real = registry.real_name(name)
+    if real != name:
+        return Finding(subject=f"Model {name}", detail=f"another name for {real}")
+    try:
+        route = await registry.resolve(name)
+        for one in route.replicas:
+            await one.station.list()
+        route = await registry.resolve(name)
+    except ValueError as exc:
+        return fault(f"Model {name}", str(exc), f"Correct RESPONSES_WS['MODELS'][{name!r}].")
+    if route.renderer is not None:
+        way = f"token ids, by {type(route.renderer).__name__}"
+    else:
+        way = "items" if route.capabilities.items else "messages"
+    context = f", {route.context_tokens} tokens" if route.context_tokens else ""
+    replicas = "; ".join(_replica(one, down) for one in route.replicas)
+    return Finding(subject=f"Model {name}", detail=f"asked in {way}{context}: {replicas}")
+
+
+def _replica(route: Route, down: set[str]) -> str:
+    engine = next(name for name in app_settings.ENGINES if registry.station(name) is route.station)
+    upstream = f" as {route.upstream}" if route.upstream != route.model else ""
+    weight = f", weight {route.weight:g}" if route.weight != 1 else ""
+    return f"{engine}{upstream}{weight}{', down' if engine in down else ''}"

@@ -1,0 +1,70 @@
+"""What the doctor says of engines and models."""
+
+from typing import Any
+
+import pytest
+
+from responses_ws.engines.base import Capabilities, Engine, EngineModel
+from responses_ws.management import examination
+from tests.fakes.chat_server import MODEL, ChatServer
+
+OPENAI_CHAT = "responses_ws.engines.openai_chat.OpenAIChat"
+BYTES = "tests.serving.bytes_model.BytesRenderer"
+
+
+class TokensOnly(Engine):
+    capabilities = Capabilities(chat=False, tokens=True)
+
+    async def models(self) -> list[EngineModel]:
+        return [EngineModel(id="m")]
+
+
+async def said(settings: Any, engines: dict[str, Any], models: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """({subject: detail}, models that are served); faults begin with an exclamation mark."""
+    settings.RESPONSES_WS = {"ENGINES": engines, "MODELS": models}
+    findings, served = await examination.ask_engines()
+    return {one.subject: ("!" if one.is_fault else "") + one.detail for one in findings}, served
+
+
+async def test_of_a_model_it_says_who_answers_and_how_it_is_asked(settings: Any) -> None:
+    async with ChatServer() as server:
+        engines = {
+            "a": {"ENGINE": OPENAI_CHAT, "BASE_URL": server.url},
+            "b": {"ENGINE": OPENAI_CHAT, "BASE_URL": "http://127.0.0.1:1/v1"},
+        }
+        models = {
+            "m": {"REPLICAS": [{"ENGINE": "a", "UPSTREAM": MODEL, "WEIGHT": 2}, {"ENGINE": "b"}], "CONTEXT": 4096},
+            "gpt": {"ALIAS": "m"},
+        }
+        details, served = await said(settings, engines, models)
+
+    assert details["Model m"] == f"asked in messages, 4096 tokens: a as {MODEL}, weight 2; b, down"
+    assert details["Model gpt"] == "another name for m"
+    assert (details["Engine a"], details["Engine b"][0]) == ("answers", "!")
+    # An alias needs no price.
+    assert served == ["m"]
+
+
+async def test_what_an_engine_lists_is_one_line(settings: Any) -> None:
+    async with ChatServer(faults={}) as server:
+        engines = {"a": {"ENGINE": OPENAI_CHAT, "BASE_URL": server.url}}
+        details, served = await said(settings, engines, {"*": {"ENGINE": "a"}})
+
+    assert details == {"Engine a": "answers", "Model *": f"listed by its engine: {MODEL}"}
+    assert served == [MODEL]
+
+
+@pytest.mark.parametrize(
+    ("renderer", "detail"),
+    [
+        pytest.param({"CLASS": BYTES}, "asked in token ids, by BytesRenderer: a", id="a renderer"),
+        pytest.param({"CLASS": "nowhere.Renderer"}, "!RENDERER['CLASS']: cannot import", id="none there"),
+        pytest.param(None, "!the engine a takes token ids only", id="none named"),
+    ],
+)
+async def test_of_a_renderer_it_says_which_or_what_is_wrong_with_it(settings: Any, renderer: Any, detail: str) -> None:
+    engines = {"a": {"ENGINE": f"{__name__}.TokensOnly"}}
+
+    details, _ = await said(settings, engines, {"m": {"ENGINE": "a", "RENDERER": renderer}})
+
+    assert details["Model m"].startswith(detail)
