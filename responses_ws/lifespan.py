@@ -37,6 +37,7 @@ async def lifespan(
         return
     # Not awaited: a model may take a while to load, and requests for others should not wait for it.
     starting = [asyncio.create_task(start(engine)) for engine in engines]
+    await registry.prepare()
     # Everything imported so far lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()

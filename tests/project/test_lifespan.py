@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from responses_ws.engines.base import ChatRequest, Engine, EngineModel
+from responses_ws.engines.base import Capabilities, ChatRequest, Engine, EngineModel
+from responses_ws.engines.registry import registry
 from responses_ws.lifespan import lifespan
 from responses_ws.runtime import background
 
@@ -17,6 +18,7 @@ SECONDS = 10.0
 class Recorded(Engine):
     """Notes when it is started and closed; ``BROKEN`` says what goes wrong."""
 
+    capabilities = Capabilities(tokens=True)
     events: list[str] = []
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
@@ -91,6 +93,30 @@ async def test_an_engine_with_wrong_options_stops_the_server_at_once(settings: A
     await process.task
 
     assert answer == "startup.failed"
+
+
+async def test_renderers_are_there_before_the_first_turn(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    engine = {"ENGINE": f"{__name__}.Recorded"}
+    models = {
+        "wrong": {"ENGINE": "a", "RENDERER": {"CLASS": "nowhere.Renderer"}},
+        "right": {"ENGINE": "a", "RENDERER": {"CLASS": "tests.serving.bytes_model.BytesRenderer"}},
+        "other": {"ALIAS": "right"},
+        "*": {"ENGINE": "a"},
+    }
+    settings.RESPONSES_WS = {"ENGINES": {"a": engine}, "MODELS": models}
+    process = Process()
+
+    answer = await process.tell("startup")
+    route = await registry.resolve("right")
+    await process.tell("shutdown")
+    await process.task
+
+    # One that cannot be served keeps no other from it.
+    assert answer == "startup.complete"
+    assert type(route.renderer).__name__ == "BytesRenderer"
+    assert [record.message for record in caplog.records if "cannot be served" in record.message] == [
+        "model wrong cannot be served: RENDERER['CLASS']: cannot import 'nowhere.Renderer': No module named 'nowhere'"
+    ]
 
 
 async def test_what_a_turn_owes_is_finished_before_the_end(settings: Any) -> None:
