@@ -126,12 +126,19 @@ class ModelServer(Process):
 class Server(Process):
     """The demo project, served as in production, on a database below ``directory``.
 
-    ``limits`` override single limits of the app. ``tokens`` is what its scripted engine says it has made.
-    Servers with one ``directory`` share a database and nothing else.
+    ``limits`` override single limits of the app. ``tokens`` is what its scripted engine says it has made. ``engines``
+    are more entries of ``ENGINES``, each with a model of its name, which its server calls ``scripted``. Servers with
+    one ``directory`` share a database and nothing else.
     """
 
     def __init__(
-        self, *, directory: Path, name: str = "server", engine_url: str = "", limits: dict[str, float] | None = None
+        self,
+        *,
+        directory: Path,
+        name: str = "server",
+        engine_url: str = "",
+        limits: dict[str, float] | None = None,
+        engines: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         home = directory / name
         self.tokens = TokenLog(home / "tokens.jsonl")
@@ -143,6 +150,7 @@ class Server(Process):
             "ENGINE_URL": engine_url,
             "LIMITS": json.dumps(limits or {}),
             "TOKEN_LOG": str(self.tokens.path),
+            "MORE_ENGINES": json.dumps(engines or {}),
         }
         self.database = directory / "db.sqlite3"
         command = [sys.executable, "manage.py", "responses_ws_serve", "--port", "0"]

@@ -8,3 +8,6 @@ from project.settings import RESPONSES_WS
 
 RESPONSES_WS["LIMITS"] = json.loads(os.environ["LIMITS"])
 RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_LOG"] = os.environ["TOKEN_LOG"]
+for name, engine in json.loads(os.environ.get("MORE_ENGINES", "{}")).items():
+    RESPONSES_WS["ENGINES"][name] = engine
+    RESPONSES_WS["MODELS"][name] = {"ENGINE": name, "UPSTREAM": "scripted"}

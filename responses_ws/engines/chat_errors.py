@@ -1,5 +1,7 @@
-"""What chat-completions servers say when they refuse, as EngineError. No IO."""
+"""What model servers say when they refuse, as EngineError. No IO."""
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +26,7 @@ _CODES: dict[str, ErrorKind] = {
     "rate_limit_exceeded": "rate_limited",
     "rate_limit_error": "rate_limited",
     "too_many_requests": "rate_limited",
+    "slow_down": "rate_limited",
     "insufficient_quota": "rate_limited",
     "overloaded": "overloaded",
     "overloaded_error": "overloaded",
@@ -34,6 +37,7 @@ _CODES: dict[str, ErrorKind] = {
     "timeout": "timeout",
     "timeout_error": "timeout",
     "invalid_request_error": "bad_request",
+    "invalid_prompt": "bad_request",
     "badrequesterror": "bad_request",
     "authentication_error": "auth",
     "invalid_api_key": "auth",
@@ -48,12 +52,23 @@ def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> EngineError
     return EngineError(_kind(status, message, codes), message, status=status, headers=retry_hints(headers.items()))
 
 
-def error_in_stream(error: Any) -> EngineError:
-    """The error for ``{"error": …}`` in a stream whose status was 200."""
+def error_in_stream(error: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> EngineError:
+    """The error for an error object in a stream that had begun well; ``status``: where one is told beside it."""
     message, codes = _of(error)
-    status = next((int(code) for code in codes if code.isdecimal() and 400 <= int(code) < 600), None)
+    if status is None:
+        status = next((int(code) for code in codes if code.isdecimal() and 400 <= int(code) < 600), None)
     message = message or "the engine reported an error in its stream"
-    return EngineError(_kind(status, message, codes), message, status=status)
+    kind = _kind(status, message, codes)
+    hints = retry_hints((headers or {}).items())
+    when = _TRY_AGAIN.search(message) if kind in ("rate_limited", "overloaded") and not hints else None
+    if when is not None:
+        seconds = float(when[1]) / (1000 if when[2] == "ms" else 1)
+        hints["retry-after"] = str(math.ceil(seconds))
+    return EngineError(kind, message, status=status, headers=hints)
+
+
+# Source: what OpenAI writes where it cannot send a header, and clients read.
+_TRY_AGAIN = re.compile(r"try again in (\d{1,6}(?:\.\d{1,6})?)(ms|s)\b")
 
 
 def retry_hints(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -104,13 +104,13 @@ class HttpClient:
             try:
                 return await self.session().post(url, data=data, headers=headers, allow_redirects=False)
             except aiohttp.ClientConnectorError as exc:
-                raise self._unreachable(exc) from exc
+                raise self.unreachable(exc) from exc
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as exc:
                 if not tries_left or loop.time() - sent_at > SECONDS_STALE:
-                    raise self._unreachable(exc) from exc
+                    raise self.unreachable(exc) from exc
                 tries_left -= 1
             except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-                raise self._unreachable(exc) from exc
+                raise self.unreachable(exc) from exc
 
     async def get(self, path: str, *, seconds: float) -> bytes:
         """The whole body of an answer with status 200, from connect to its last byte within ``seconds``.
@@ -122,7 +122,7 @@ class HttpClient:
             async with asyncio.timeout(seconds):
                 return await _whole(await self.session().get(self._url(path), allow_redirects=False))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            raise self._unreachable(exc) from exc
+            raise self.unreachable(exc) from exc
 
     async def ask(self, path: str, body: bytes, *, seconds: float) -> bytes:
         """The same of a POST."""
@@ -130,7 +130,7 @@ class HttpClient:
             async with asyncio.timeout(seconds):
                 return await _whole(await self.post(path, body))
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            raise self._unreachable(exc) from exc
+            raise self.unreachable(exc) from exc
 
     def tell(self, path: str, body: bytes) -> None:
         """Post it beside whatever goes on; how that ends concerns nobody."""
@@ -180,7 +180,8 @@ class HttpClient:
     def _url(self, path: str) -> str:
         return path if "://" in path else self.base_url + path
 
-    def _unreachable(self, exc: BaseException) -> EngineError:
+    def unreachable(self, exc: BaseException) -> EngineError:
+        """What a failure to connect is told as."""
         return EngineError("unavailable", f"{self.base_url} cannot be reached: {type(exc).__name__}: {exc}")
 
 

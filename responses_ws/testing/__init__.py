@@ -63,9 +63,14 @@ def chat_request(text: str, *, model: str = "scripted", **fields: Any) -> ChatRe
     return ChatRequest(request_id=fields.pop("request_id", "resp_test"), model=model, prompt=prompt, **fields)
 
 
+def call(engine: Engine, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
+    """One call, in items to an engine that takes them, in messages to others."""
+    return engine.respond(request) if engine.capabilities.items else engine.chat(request)
+
+
 async def collect(engine: Engine, request: ChatRequest) -> list[Delta]:
     """All deltas of one call."""
-    async with engine.chat(request) as answer:
+    async with call(engine, request) as answer:
         return [delta async for deltas in answer for delta in deltas]
 
 
@@ -219,7 +224,7 @@ class EngineContract:
 
     async def test_no_step_is_empty_and_started_comes_first(self) -> None:
         async with self._running() as engine:
-            async with engine.chat(self.plain()) as answer:
+            async with call(engine, self.plain()) as answer:
                 steps = [deltas async for deltas in answer]
 
         assert all(steps)
@@ -261,7 +266,7 @@ class EngineContract:
         request = _or_skip(self.endless())
 
         async with self._running() as engine:
-            async with engine.chat(request) as answer:
+            async with call(engine, request) as answer:
                 await anext(answer)
             await self.wait_until_free(engine)
             deltas = await collect(engine, self.plain())
@@ -273,7 +278,7 @@ class EngineContract:
         first = asyncio.Event()
 
         async def listen(engine: Engine) -> None:
-            async with engine.chat(request) as answer:
+            async with call(engine, request) as answer:
                 async for _ in answer:
                     first.set()
 
@@ -294,7 +299,7 @@ class EngineContract:
 
         async with self._running() as engine:
             try:
-                async with engine.chat(request):
+                async with call(engine, request):
                     entered = True
             except EngineError as exc:
                 refusal: EngineError | None = exc
@@ -310,7 +315,7 @@ class EngineContract:
         error: EngineError | None = None
 
         async with self._running() as engine:
-            async with engine.chat(request) as answer:
+            async with call(engine, request) as answer:
                 try:
                     async for some in answer:
                         deltas += some

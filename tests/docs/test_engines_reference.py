@@ -9,6 +9,7 @@ from responses_ws.engines.base import Capabilities, Engine
 from responses_ws.engines.embedded import EmbeddedLlama
 from responses_ws.engines.llama_cpp import LlamaCpp
 from responses_ws.engines.openai_chat import OpenAIChat
+from responses_ws.engines.responses import Responses
 from responses_ws.engines.scripted import Scripted
 from responses_ws.engines.vllm import Vllm
 
@@ -17,6 +18,7 @@ from .pages import DOCS
 ENGINES = [
     OpenAIChat("chat", {"BASE_URL": "http://127.0.0.1:1/v1"}),
     LlamaCpp("llama", {"BASE_URL": "http://127.0.0.1:1"}),
+    Responses("responses", {"BASE_URL": "http://127.0.0.1:1/v1"}),
     EmbeddedLlama("embedded", {}),
     Scripted("scripted", {}),
 ]
