@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished, TextDelta
+from responses_ws.rendering.templates import HERMES
 
 from .base import ChatRequest, Engine, EngineError, EngineModel, Health
 from .child import ChildClient
 from .llama_cpp import LlamaCpp
-from .llama_template import HERMES
 from .options import read_options
 from .script import chosen_tool
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -87,8 +87,21 @@ class OutputParser(ABC):
 class Renderer(ABC):
     """Renders for one model and parses its answers. One instance per model and process, for many turns at once.
 
-    Nothing here does IO: files are read by whoever makes it.
+    Nothing here does IO: files are read by whoever makes it, and what is in them comes with the options.
     """
+
+    file_options: ClassVar[frozenset[str]] = frozenset()
+    """Options that are paths. `from_options` gets ``{name of a file: what is in it}``: the file first, then those
+    beside it that may belong to it; of a folder those inside."""
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> "Renderer":
+        """The renderer of a model's ``RENDERER`` in the settings, without ``CLASS``.
+
+        Raises:
+            ValueError: an option is wrong; the message begins with its name.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be made from settings")
 
     stop_ids: tuple[int, ...] = ()
     """Any of these ends an answer. The one that was sampled stays in the log."""

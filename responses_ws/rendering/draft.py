@@ -30,6 +30,7 @@ class _TemplateDraft(Draft):
         self._ask = ask
         self._base = base
         """What is kept of the log so far."""
+        self.kept_tokens = len(base)
         self._pieces: list[_Piece] = []
         self._opening: Sequence[int] = ()
 
@@ -196,7 +197,7 @@ class NextDraft(_TemplateDraft):
         """The small conversation has promised what the real one does not keep."""
         full = FullDraft(self._renderer, self._prompt, self._ask, TokenLog(self._base.fingerprint))
         full.make()
-        self.path = "full"
+        self.path, self.kept_tokens = "full", 0
         self._base, self._pieces, self._opening = full._base, full._pieces, full._opening
 
 

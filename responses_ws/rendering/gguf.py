@@ -26,7 +26,7 @@ def read_metadata(data: bytes | memoryview) -> dict[str, Any]:
         ValueError: it is no GGUF file, or one that is cut short.
     """
     reader = _Reader(memoryview(data))
-    if reader.take(4) != b"GGUF":
+    if bytes(reader.take(4)) != b"GGUF":
         raise ValueError("not a GGUF file")
     version = reader.number("I")
     if version not in (2, 3):
@@ -56,7 +56,8 @@ def tokenizer_document(metadata: Mapping[str, Any]) -> dict[str, Any]:
     flags = {"normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     splits = [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in patterns
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns
     ]
     return {
         "version": "1.0",

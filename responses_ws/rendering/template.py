@@ -15,8 +15,10 @@ from .chat_template import ChatTemplate, TemplateFault
 from .conversation import Message, adapted
 from .draft import FullDraft, NextDraft
 from .facts import TOOL, probe
+from .openings import opening_for
 from .parsing import FAMILIES, build_parser, schemas_of
 from .seams import Anchor, Kind, Seam, Seams, outline_of
+from .template_options import read_model, read_options, template_of
 from .tokenizer import Hidden, Tokenizer
 from .tokens import Span, TokenLog
 
@@ -51,6 +53,8 @@ class TemplateRenderer(Renderer):
         ValueError: the template is none, or cannot render a question and its answer.
     """
 
+    file_options = frozenset({"TOKENIZER", "TEMPLATE"})
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -83,10 +87,37 @@ class TemplateRenderer(Renderer):
         self.seams = Seams(self._render_adapted, self.mark, _any_of(stops))
         self._hides_endings = any(map(tokenizer.begins_control, self.facts.scaffolds))
         self._identity = hashlib.blake2b(
-            msgspec.json.encode([type(self).__name__, template, repr(self._values), thinking]), digest_size=16
+            repr([tokenizer.digest, template, sorted(self._values.items()), thinking, sorted(stops)]).encode(),
+            digest_size=16,
         ).digest()
         self._heads: dict[str | None, bytes] = {}
         self._decoded_tools: dict[bytes, list[Message]] = {}
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> "TemplateRenderer":
+        """See `TemplateOptions`."""
+        read = read_options(options)
+        try:
+            model = read_model(read.tokenizer)
+            tokenizer = Tokenizer(model.document)
+        except ValueError as exc:
+            raise ValueError(f"TOKENIZER: {exc}") from exc
+        source = template_of(read.template, model)
+        stops = {name for name in model.stop_tokens if name in tokenizer.controls}
+        unknown = [name for name in read.stop_tokens if name not in tokenizer.controls]
+        if unknown:
+            raise ValueError(f"STOP_TOKENS: the tokenizer has no control token {', '.join(unknown)}")
+        try:
+            return cls(
+                tokenizer,
+                source,
+                family=read.parser,
+                thinking=read.thinking,
+                values={**model.variables, **read.kwargs},
+                stop_tokens=stops | set(read.stop_tokens),
+            )
+        except ValueError as exc:
+            raise ValueError(f"TEMPLATE: {exc}") from exc
 
     def draft(self, prompt: ChatPrompt, ask: Ask) -> Draft:
         fingerprint = self._fingerprint(prompt, ask)
@@ -99,15 +130,18 @@ class TemplateRenderer(Renderer):
         return FullDraft(self, prompt, ask, TokenLog(fingerprint))
 
     def opening(self, ask: Ask) -> Opening:
-        return Opening()
+        behind = self.seams.opening("u", has_tools=bool(ask.tools), has_front=False, effort=ask.reasoning_effort)
+        return opening_for(FAMILIES[self.family], self.tokenizer, ask, behind=behind or "")
 
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
         spans = log.spans
-        start = spans[len(spans) - 2].end if len(spans) > 1 else 0
+        messages_end = _without_openings(spans, len(spans))
+        # The template's opening of the answer, and what was said in the model's stead.
+        tail = log.since(spans[messages_end - 1].end if messages_end else 0)
         return build_parser(
             self.family,
             tokenizer=self.tokenizer.raw,
-            tail=log.since(start),
+            tail=tail,
             tools=schemas_of(ask.tools),
             stop_ids=self.stop_ids,
         )

@@ -1,5 +1,6 @@
 """A model's tokenizer that keeps text and control tokens apart."""
 
+import hashlib
 import json
 import re
 import secrets
@@ -29,11 +30,14 @@ class Tokenizer:
         controls = [token for token in added if token["special"] or token["content"].strip()]
         self.controls: dict[str, int] = {token["content"]: token["id"] for token in controls}
         """Ids of the control tokens by name."""
-        self.raw = _built(document)
+        encoded = json.dumps(document)
+        self.digest = hashlib.blake2b(encoded.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        """Of the document."""
+        self.raw = _built(encoded)
         """The tokenizer as the model's makers meant it."""
         self._control_ids = frozenset(self.controls.values())
         self._after_control = f"<{self.nonce}>"
-        self._plain = _built(_without(document, controls, self._after_control, self.nonce))
+        self._plain = _built(json.dumps(_without(document, controls, self._after_control, self.nonce)))
         self._names = any_of(self.controls)
         self._starts = any_of(token["content"] for token in controls if not token.get("lstrip"))
         self._ends = tuple(token["content"] for token in controls if not token.get("rstrip"))
@@ -189,9 +193,9 @@ def _branches(node: dict[str, Any]) -> str:
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
-def _built(document: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _built(document: str) -> tokenizers.Tokenizer:
     try:
-        made = tokenizers.Tokenizer.from_str(json.dumps(document))
+        made = tokenizers.Tokenizer.from_str(document)
     except Exception as exc:  # the library raises nothing narrower
         raise ValueError(f"not a tokenizer: {exc}") from exc
     made.no_truncation()

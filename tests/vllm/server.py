@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from responses_ws.engines.embedded import bundled_model
-from responses_ws.engines.llama_template import HERMES
+from responses_ws.rendering.templates import HERMES
 from tests.live import Process, until
 
 VERSION = "0.32.0"

@@ -1,6 +1,7 @@
-"""A ChatML template with tools in the Hermes form, for small models whose own template drops them."""
+"""Chat templates of our own, for models whose own one will not do."""
 
-# llama.cpp renders it, and recognises the <tool_call> form when it parses what the model says.
+# ChatML with tools in the Hermes form, for small models whose template drops tools. llama.cpp renders it too, and
+# recognises the <tool_call> form when it parses what the model says.
 HERMES = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -37,3 +38,6 @@ HERMES = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
+
+TEMPLATES = {"hermes": HERMES}
+"""By the name that a model's settings give."""
