@@ -3,7 +3,7 @@
 import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
@@ -279,6 +279,54 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
     def _finish(self, deltas: list[D]) -> None:
         self._reader.finish(deltas)
         self.has_ended = self.is_whole = True
+
+
+class BegunAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generic[D]):
+    """A call that is entered with its first batch: some servers accept everything, and refuse in the stream.
+
+    ``begin`` gives the entered answer and that batch. ``abort`` is called where the answer has been left before its
+    end, beside closing its connection.
+    """
+
+    def __init__(
+        self, begin: Callable[[], Awaitable[tuple[StreamedAnswer[D], list[D]]]], abort: Callable[[], None]
+    ) -> None:
+        self._begin = begin
+        self._abort = abort
+        self._first: list[D] | None = None
+
+    async def __aenter__(self) -> "BegunAnswer[D]":
+        try:
+            self._answer, self._first = await self._begin()
+        except EngineError:
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        is_left = not self._answer.has_ended
+        await self._answer.__aexit__()
+        if is_left:
+            self._abort()
+
+    def __aiter__(self) -> AsyncIterator[list[D]]:
+        return self
+
+    async def __anext__(self) -> list[D]:
+        first, self._first = self._first, None
+        return await anext(self._answer) if first is None else first
+
+
+async def begun(answer: StreamedAnswer[D]) -> tuple[StreamedAnswer[D], list[D]]:
+    """``answer``, entered, and its first batch. Raises EngineError."""
+    await answer.__aenter__()
+    try:
+        return answer, await anext(answer)
+    except BaseException:
+        await answer.__aexit__()
+        raise
 
 
 async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 from typing import Any
@@ -13,7 +13,7 @@ from responses_ws.protocol.sampling import Constraint, ConstraintKind, Finished,
 from responses_ws.protocol.usage import Usage
 
 from .base import ChatRequest, EngineError, Health, TokenRequest
-from .http import StreamedAnswer
+from .http import BegunAnswer, StreamedAnswer, begun
 from .openai_chat import OpenAIChat, OpenAIChatOptions
 from .vllm_stream import VllmStream
 
@@ -62,7 +62,9 @@ class Vllm(OpenAIChat):
         """When `/inference/v1/generate` is tried again."""
 
     def generate(self, request: TokenRequest) -> AbstractAsyncContextManager[AsyncIterator[list[TokenDelta]]]:
-        return _TokenCall(self, request)
+        # A response may take several calls.
+        call_id = f"{request.asked.request_id}-{next(self._numbers)}"
+        return BegunAnswer(lambda: self._begin(request, call_id), lambda: self._abort(call_id))
 
     async def prefill(self, request: TokenRequest) -> Usage | None:
         # No token at all is refused; one costs nothing beside the prompt.
@@ -84,44 +86,38 @@ class Vllm(OpenAIChat):
     def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
         return {**_salt(request), **self._settings.extra_body}
 
-    async def answer(self, request: TokenRequest, call_id: str) -> StreamedAnswer[TokenDelta]:
-        """The entered answer, by whichever route the server has.
-
-        Raises EngineError.
-        """
+    async def _begin(self, request: TokenRequest, call_id: str) -> tuple[StreamedAnswer[TokenDelta], list[TokenDelta]]:
+        """By whichever route the server has. Raises EngineError."""
         headers = {"X-Request-Id": call_id}
         if request.asked.affinity:
             headers["X-Session-ID"] = request.asked.affinity
-        is_remembered = asyncio.get_running_loop().time() < self._generate_is_back_at
+
+        def answer(path: str, body: bytes) -> StreamedAnswer[TokenDelta]:
+            return StreamedAnswer(self._client, path, body, VllmStream(request.asked.top_logprobs or 0), headers)
+
+        is_remembered = not self._has_generate
         if not is_remembered:
             try:
-                return await self._entered(f"{self.root}/inference/v1/generate", request, self._generate_body, headers)
+                return await begun(answer(f"{self.root}/inference/v1/generate", self._generate_body(request)))
             except EngineError as exc:
                 if exc.status not in _REFUSED:
                     raise
-        answer = await self._entered("/completions", request, self._completions_body, headers)
+        begun_answer = await begun(answer("/completions", self._completions_body(request)))
         if not is_remembered:
             # Not before: a model that is not served is a 404 on either route.
             self._generate_is_back_at = asyncio.get_running_loop().time() + SECONDS_UNTIL_RECHECK
             logger.warning("engine %s: no /inference/v1/generate there; vLLM has it with --enable-scale-out", self.name)
-        return answer
+        return begun_answer
 
-    def abort(self, call_id: str) -> None:
-        """Beside closing its connection, which a proxy in between may not pass on."""
-        if asyncio.get_running_loop().time() < self._generate_is_back_at:
-            return
-        body = msgspec.json.encode({"request_ids": [ID_PREFIX + call_id]})
-        self._client.tell(f"{self.root}/inference/v1/abort_requests", body)
+    def _abort(self, call_id: str) -> None:
+        """Closing its connection has freed vLLM, unless a proxy in between reads on."""
+        if self._has_generate:
+            body = msgspec.json.encode({"request_ids": [ID_PREFIX + call_id]})
+            self._client.tell(f"{self.root}/inference/v1/abort_requests", body)
 
-    def next_id(self, request: TokenRequest) -> str:
-        """Of one call; a response may take several."""
-        return f"{request.asked.request_id}-{next(self._numbers)}"
-
-    async def _entered(
-        self, path: str, request: TokenRequest, body: Callable[[TokenRequest], bytes], headers: Mapping[str, str]
-    ) -> StreamedAnswer[TokenDelta]:
-        reader = VllmStream(request.asked.top_logprobs or 0)
-        return await StreamedAnswer(self._client, path, body(request), reader, headers).__aenter__()
+    @property
+    def _has_generate(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._generate_is_back_at
 
     def _generate_body(self, request: TokenRequest) -> bytes:
         asked = request.asked
@@ -152,46 +148,6 @@ class Vllm(OpenAIChat):
             **self._settings.extra_body,
         }
         return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
-
-
-class _TokenCall(AbstractAsyncContextManager[AsyncIterator[list[TokenDelta]]]):
-    """One call. It is entered with the first token: until then, a refusal comes in a stream with status 200."""
-
-    __slots__ = ("_engine", "_request", "_id", "_answer", "_first")
-
-    def __init__(self, engine: Vllm, request: TokenRequest) -> None:
-        self._engine = engine
-        self._request = request
-        self._id = engine.next_id(request)
-        self._answer: StreamedAnswer[TokenDelta] | None = None
-        self._first: list[TokenDelta] | None = None
-
-    async def __aenter__(self) -> "_TokenCall":
-        try:
-            self._answer = await self._engine.answer(self._request, self._id)
-            self._first = await anext(self._answer)
-        except BaseException as exc:
-            await self._leave(is_over=isinstance(exc, EngineError))
-            raise
-        return self
-
-    async def __aexit__(self, *_exc_info: object) -> None:
-        assert self._answer is not None, "the call has been entered"
-        await self._leave(is_over=self._answer.has_ended)
-
-    def __aiter__(self) -> AsyncIterator[list[TokenDelta]]:
-        return self
-
-    async def __anext__(self) -> list[TokenDelta]:
-        assert self._answer is not None, "the call has been entered"
-        first, self._first = self._first, None
-        return await anext(self._answer) if first is None else first
-
-    async def _leave(self, *, is_over: bool) -> None:
-        if self._answer is not None:
-            await self._answer.__aexit__()
-        if not is_over:
-            self._engine.abort(self._id)
 
 
 def _salt(asked: ChatRequest) -> dict[str, str]:

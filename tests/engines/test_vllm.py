@@ -5,12 +5,11 @@ import logging
 import msgspec
 import pytest
 
-from responses_ws.engines.base import EngineError, TokenRequest
+from responses_ws.engines.base import EngineError
 from responses_ws.engines.vllm import Vllm
 from responses_ws.protocol.sampling import Constraint, Finished, Tokens
 from responses_ws.protocol.usage import Usage
-from responses_ws.rendering.tokens import TokenLog
-from responses_ws.testing import EngineContract, chat_request
+from responses_ws.testing import EngineContract, TokenContract, chat_request, collect_tokens, ids_in, token_request
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.token_server import EOS, FIRST_TOKEN, MODEL, Behaviour
 from tests.fakes.transcripts import load
@@ -41,23 +40,45 @@ async def running(server, **options):
         await engine.aclose()
 
 
-def token_request(*ids, max_tokens=64, stop_ids=(), constraint=None, **asked):
-    return TokenRequest(
-        asked=chat_request("", model=MODEL, **asked),
-        prompt=TokenLog().extended(ids, "rendered", messages=1),
-        max_tokens=max_tokens,
-        stop_ids=stop_ids,
-        constraint=constraint,
-    )
+def ask(*ids, **fields):
+    return token_request(ids, model=MODEL, **{"max_tokens": 64, **fields})
 
 
-async def sample(engine, request):
-    async with engine.generate(request) as batches:
-        return [delta async for batch in batches for delta in batch]
+class TestVllm(TokenContract):
+    model = MODEL
+    prompt = range(200, 280)
+    scale_out = True
+
+    @contextlib.asynccontextmanager
+    async def engine(self):
+        async with FakeVllm(scale_out=self.scale_out) as self.server, running(self.server) as engine:
+            yield engine
+
+    def endless(self):
+        return ask(Behaviour.ENDLESS, max_tokens=None)
+
+    def limited(self):
+        return ask(Behaviour.ENDLESS, max_tokens=7)
+
+    def stopped(self):
+        return self.brief(stop_ids=(EOS,))
+
+    def overlong(self):
+        return ask(Behaviour.OVERLONG)
+
+    def refused(self):
+        return ask(Behaviour.BUSY)
+
+    def broken(self):
+        return ask(Behaviour.BREAKS)
+
+    async def wait_until_free(self, engine):
+        async with asyncio.timeout(TO_NOTICE):
+            await self.server.departures.get()
 
 
-def ids_of(deltas):
-    return [one for delta in deltas if isinstance(delta, Tokens) for one in delta.ids]
+class TestVllmWithoutScaleOut(TestVllm):
+    scale_out = False
 
 
 class TestVllmInMessages(EngineContract):
@@ -89,16 +110,16 @@ class TestVllmInMessages(EngineContract):
 
 
 async def test_ids_in_ids_out(server, engine):
-    deltas = await sample(engine, token_request(1, 2, 3))
+    deltas = await collect_tokens(engine, ask(1, 2, 3))
 
-    assert ids_of(deltas) == [*range(FIRST_TOKEN, FIRST_TOKEN + 5), EOS]
+    assert ids_in(deltas) == [*range(FIRST_TOKEN, FIRST_TOKEN + 5), EOS]
     assert deltas[-1] == Finished("stop", Usage(input_tokens=3, output_tokens=6))
     assert server.calls[0].body["token_ids"] == [1, 2, 3]
     assert server.calls[0].headers["authorization"] == "Bearer secret"
 
 
 async def test_everything_asked_for_is_passed_on(server, engine):
-    request = token_request(
+    request = ask(
         *(1, 2),
         max_tokens=7,
         stop_ids=(2, 9),
@@ -111,7 +132,7 @@ async def test_everything_asked_for_is_passed_on(server, engine):
         isolation="org-7",
     )
 
-    await sample(engine, request)
+    await collect_tokens(engine, request)
 
     body, headers = server.calls[0].body, server.calls[0].headers
     assert body == {
@@ -146,7 +167,7 @@ async def test_everything_asked_for_is_passed_on(server, engine):
 @pytest.mark.parametrize("scale_out", [True, False], ids=["generate", "completions"])
 async def test_an_answer_is_held_to_its_form(constraint, sent, scale_out):
     async with FakeVllm(scale_out=scale_out) as server, running(server) as engine:
-        await sample(engine, token_request(1, constraint=constraint))
+        await collect_tokens(engine, ask(1, constraint=constraint))
 
         body = server.calls[-1].body
         assert constraint.kind in engine.capabilities.constraints
@@ -155,42 +176,36 @@ async def test_an_answer_is_held_to_its_form(constraint, sent, scale_out):
 
 async def test_what_the_settings_say_of_sampling_holds_where_the_client_says_nothing(server):
     async with running(server, SAMPLING={"temperature": 0.6, "top_k": 20}) as engine:
-        await sample(engine, token_request(1))
-        await sample(engine, token_request(1, temperature=0.0))
+        await collect_tokens(engine, ask(1))
+        await collect_tokens(engine, ask(1, temperature=0.0))
 
     sent = [call.body["sampling_params"] for call in server.calls]
     assert [(one["temperature"], one["top_k"]) for one in sent] == [(0.6, 20), (0.0, 20)]
 
 
 async def test_logprobs_come_with_their_ids(engine):
-    deltas = await sample(engine, token_request(1, max_tokens=2, top_logprobs=1))
+    deltas = await collect_tokens(engine, ask(1, max_tokens=2, top_logprobs=1))
 
     (first, second) = (delta for delta in deltas if isinstance(delta, Tokens))
     assert [one["token"] for one in first.logprobs + second.logprobs] == ["a", "b"]
     assert [len(one["top_logprobs"]) for one in first.logprobs] == [1]
 
 
-async def test_the_output_limit_is_kept(engine):
-    deltas = await sample(engine, token_request(Behaviour.ENDLESS, max_tokens=3))
-
-    assert deltas[-1] == Finished("length", Usage(input_tokens=1, output_tokens=3))
-
-
 async def test_what_an_organisation_has_sent_is_cached_for_it_alone(engine):
     prompt = range(200, 240)
     cached = []
     for organisation in ("a", "a", "b"):
-        deltas = await sample(engine, token_request(*prompt, isolation=organisation))
+        deltas = await collect_tokens(engine, ask(*prompt, isolation=organisation))
         cached.append(deltas[-1].usage.cached_tokens)
 
     assert cached == [0, 32, 0]
 
 
 async def test_a_warm_up_discards_its_one_token(server, engine):
-    request = token_request(*range(200, 240), max_tokens=500, constraint=Constraint("regex", "a"))
+    request = ask(*range(200, 240), max_tokens=500, constraint=Constraint("regex", "a"))
 
     usage = await engine.prefill(request)
-    deltas = await sample(engine, request)
+    deltas = await collect_tokens(engine, request)
 
     assert usage == Usage(input_tokens=40)
     assert server.calls[0].body["sampling_params"] == {"max_tokens": 1}
@@ -200,10 +215,10 @@ async def test_a_warm_up_discards_its_one_token(server, engine):
 async def test_a_server_without_scale_out_is_asked_for_completions(caplog):
     async with FakeVllm(scale_out=False) as server, running(server) as engine:
         with caplog.at_level(logging.WARNING):
-            first = await sample(engine, token_request(1, 2, affinity="7:c", isolation="org-7", temperature=0.5))
-            second = await sample(engine, token_request(1, 2, max_tokens=None))
+            first = await collect_tokens(engine, ask(1, 2, affinity="7:c", isolation="org-7", temperature=0.5))
+            second = await collect_tokens(engine, ask(1, 2, max_tokens=None))
 
-        assert ids_of(first) == ids_of(second) == [*range(FIRST_TOKEN, FIRST_TOKEN + 5), EOS]
+        assert ids_in(first) == ids_in(second) == [*range(FIRST_TOKEN, FIRST_TOKEN + 5), EOS]
         assert [call.path for call in server.calls] == ["/inference/v1/generate", "/v1/completions", "/v1/completions"]
         body = server.calls[1].body
         assert body["prompt"] == [1, 2]
@@ -218,9 +233,9 @@ async def test_a_server_without_scale_out_is_asked_for_completions(caplog):
 async def test_the_better_route_is_tried_again_after_a_while(monkeypatch):
     monkeypatch.setattr("responses_ws.engines.vllm.SECONDS_UNTIL_RECHECK", -1.0)
     async with FakeVllm(scale_out=False) as server, running(server) as engine:
-        await sample(engine, token_request(1))
+        await collect_tokens(engine, ask(1))
         server.scale_out = True
-        await sample(engine, token_request(1))
+        await collect_tokens(engine, ask(1))
 
         assert server.calls[-1].path == "/inference/v1/generate"
 
@@ -229,8 +244,8 @@ async def test_a_model_that_is_not_served_is_no_reason_to_change_the_route(serve
     server.replies += [load("vllm", "unknown_model")] * 2
 
     with pytest.raises(EngineError) as caught:
-        await sample(engine, token_request(1))
-    await sample(engine, token_request(1))
+        await collect_tokens(engine, ask(1))
+    await collect_tokens(engine, ask(1))
 
     assert (caught.value.kind, caught.value.status) == ("bad_request", 404)
     assert server.calls[-1].path == "/inference/v1/generate"
@@ -245,7 +260,7 @@ async def test_refusals_raise_on_entering(engine, behaviour, kind, headers):
     entered = False
 
     with pytest.raises(EngineError) as caught:
-        async with engine.generate(token_request(behaviour)):
+        async with engine.generate(ask(behaviour)):
             entered = True
 
     assert not entered
@@ -264,20 +279,20 @@ async def test_refusals_raise_on_entering(engine, behaviour, kind, headers):
 async def test_breaks_raise_after_what_was_made(engine, behaviour, kind):
     deltas = []
 
-    async with engine.generate(token_request(behaviour)) as batches:
+    async with engine.generate(ask(behaviour)) as batches:
         with pytest.raises(EngineError) as caught:
             async for batch in batches:
                 deltas += batch
 
     assert caught.value.kind == kind
-    assert ids_of(deltas) == [FIRST_TOKEN, FIRST_TOKEN + 1]
+    assert ids_in(deltas) == [FIRST_TOKEN, FIRST_TOKEN + 1]
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.SLOW_PROMPT, Behaviour.STALLS, Behaviour.ENDLESS])
 @pytest.mark.parametrize("scale_out", [True, False], ids=["generate", "completions"])
 async def test_the_engine_sees_at_once_that_a_call_was_left(behaviour, scale_out):
     async with FakeVllm(scale_out=scale_out) as server, running(server) as engine:
-        task = asyncio.create_task(sample(engine, token_request(behaviour, max_tokens=None, request_id="resp_a")))
+        task = asyncio.create_task(collect_tokens(engine, ask(behaviour, max_tokens=None, request_id="resp_a")))
         async with asyncio.timeout(DEADLINE):
             await server.arrivals.get()
         task.cancel()
@@ -292,9 +307,9 @@ async def test_the_engine_sees_at_once_that_a_call_was_left(behaviour, scale_out
 
 
 async def test_a_call_that_has_ended_is_not_aborted(server, engine):
-    await sample(engine, token_request(1))
+    await collect_tokens(engine, ask(1))
     with contextlib.suppress(EngineError):
-        await sample(engine, token_request(Behaviour.OVERLONG))
+        await collect_tokens(engine, ask(Behaviour.OVERLONG))
     await engine.aclose()
 
     assert server.aborts.empty()
@@ -302,15 +317,15 @@ async def test_a_call_that_has_ended_is_not_aborted(server, engine):
 
 async def test_connections_are_kept(server, engine):
     for _ in range(20):
-        await sample(engine, token_request(1))
+        await collect_tokens(engine, ask(1))
 
     assert len(server.connections) < 5
 
 
 async def test_calls_side_by_side_have_ids_of_their_own(server, engine):
-    answers = await asyncio.gather(*(sample(engine, token_request(1, request_id="resp_a")) for _ in range(4)))
+    answers = await asyncio.gather(*(collect_tokens(engine, ask(1, request_id="resp_a")) for _ in range(4)))
 
-    assert all(ids_of(deltas)[-1] == EOS for deltas in answers)
+    assert all(ids_in(deltas)[-1] == EOS for deltas in answers)
     assert len({call.call_id for call in server.calls}) == 4
 
 
@@ -335,7 +350,7 @@ async def test_the_chat_route_keeps_organisations_apart_too():
 
 def test_a_log_goes_out_as_the_bytes_it_is():
     engine = Vllm("main", {"BASE_URL": "http://127.0.0.1:1/v1"})
-    request = token_request(*range(50_000))
+    request = ask(*range(50_000))
 
     body = engine._generate_body(request)
 
