@@ -11,6 +11,7 @@ from responses_ws.engines.llama_cpp import LlamaCpp
 from responses_ws.engines.openai_chat import OpenAIChat
 from responses_ws.engines.responses import Responses
 from responses_ws.engines.scripted import Scripted
+from responses_ws.engines.sglang import SGLang
 from responses_ws.engines.vllm import Vllm
 
 from .pages import DOCS
@@ -22,7 +23,7 @@ ENGINES = [
     EmbeddedLlama("embedded", {}),
     Scripted("scripted", {}),
 ]
-TOKEN_ENGINES = [Vllm("vllm", {"BASE_URL": "http://127.0.0.1:1/v1"})]
+TOKEN_ENGINES = [kind("tokens", {"BASE_URL": "http://127.0.0.1:1/v1"}) for kind in (Vllm, SGLang, LlamaCpp)]
 
 
 def flags(capabilities: Capabilities) -> dict[str, bool]:
