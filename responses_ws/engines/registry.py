@@ -1,6 +1,7 @@
 """The engines of one process, and which of them answers for a model."""
 
 import asyncio
+import hashlib
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 STATION_KEYS = frozenset({"ENGINE", "CONCURRENCY", "QUEUE"})
 """Keys of an entry of ``ENGINES`` that are not the engine's own options."""
+CALLS_WORTH_A_PREFIX = 4
+"""A replica that may have a beginning cached is passed over when it has so many calls more to do than another."""
 WAITING_PER_SLOT = 8
 """How many calls may wait for each that may run, where ``QUEUE`` does not say it."""
 
@@ -120,8 +123,11 @@ class EngineRegistry:
         name: str = model if entry is None else entry.get("ALIAS", model)
         return name
 
-    async def resolve(self, model: str) -> Route:
+    async def resolve(self, model: str, *, key: str | None = None) -> Route:
         """The route for a new chain: the replica of ``model`` with the least to do, among those that are well.
+
+        ``key`` names what was or will be asked elsewhere with the same beginning: as long as none has much more to do
+        than another, all processes give the same replica for it.
 
         Raises:
             ModelNotFound: nobody serves it.
@@ -138,7 +144,7 @@ class EngineRegistry:
         _learn_contexts(route)
         if len(route.replicas) > 1:
             # Where all of them are down, the call will say so.
-            route = next(iter(self._ranked(route, own=None)), route)
+            route = next(iter(self._ranked(route, own=None, key=key)), route)
         return route
 
     async def prepare(self) -> None:
@@ -186,15 +192,17 @@ class EngineRegistry:
         """Ask that engine for its models again at the next chance."""
         self.station(name).expire()
 
-    def _ranked(self, route: Route, *, own: Route | None) -> list[Route]:
-        ranked = []
-        for other in route.replicas:
-            rank = other.station.rank()
-            if rank is not None:
-                # Of equals each is drawn as often as its weight says.
-                drawn = self._chance() ** (1 / other.weight)
-                ranked.append(((rank, other is not own, other.load, -drawn), other))
-        return [other for _, other in sorted(ranked, key=lambda one: one[0])]
+    def _ranked(self, route: Route, *, own: Route | None, key: str | None = None) -> list[Route]:
+        ranks = {other: rank for other in route.replicas if (rank := other.station.rank()) is not None}
+        least = min((other.load for other in ranks), default=0)
+
+        def order(other: Route) -> tuple[Any, ...]:
+            more = other.load - least if key is None else (other.load - least) // CALLS_WORTH_A_PREFIX
+            # Of equals each is drawn as often as its weight says.
+            drawn = (self._chance() if key is None else _chance_of(key, other)) ** (1 / other.weight)
+            return ranks[other], other is not own, more, -drawn
+
+        return sorted(ranks, key=order)
 
     async def _resolve_listed(self, model: str) -> Route:
         catch_all = app_settings.MODELS.get("*")
@@ -243,6 +251,12 @@ class EngineRegistry:
 def replicas_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What an entry of ``MODELS`` says of each replica."""
     return entry.get("REPLICAS") or [entry]
+
+
+def _chance_of(key: str, route: Route) -> float:
+    """A number in [0, 1) that is the same in all processes."""
+    drawn = hashlib.blake2b(f"{key}\n{route.engine.name}\n{route.upstream}".encode(), digest_size=6).digest()
+    return int.from_bytes(drawn) / 2**48
 
 
 def _learn_contexts(route: Route) -> None:

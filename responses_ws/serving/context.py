@@ -342,7 +342,7 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
         request.model = registry.real_name(request.model)
         admit(asked.principal, request.model)
     parent = await _find_parent(asked, is_counted=is_counted)
-    route = await _route(request.model, parent)
+    route = await _route(asked, parent)
     given = input_items(request.input, new_id, max_items=limits.max_items)
     check_media_sizes(given, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
     new_items = await resolved(given, project_id=asked.principal.project_id, links=_links_of(asked, parent))
@@ -386,12 +386,19 @@ def _too_long(needed: int, limit: int) -> InvalidRequest:
     )
 
 
-async def _route(model: str | None, parent: Link | None) -> Route | None:
+async def _route(asked: Asked, parent: Link | None) -> Route | None:
     """Who answers for the model, resolved once per chain. Raises ModelNotFound."""
+    model = asked.request.model
     if parent is not None and parent.route is not None and parent.route.model == model and not parent.route.is_stale:
         known: Route = parent.route
         return known
-    return None if model is None else await registry.resolve(model)
+    return None if model is None else await registry.resolve(model, key=_beginning(asked))
+
+
+def _beginning(asked: Asked) -> str | None:
+    """Names requests that begin alike, where the client does so."""
+    name = asked.request.prompt_cache_key or asked.request.conversation_id
+    return None if name is None else f"{asked.principal.project_id}:{name}"
 
 
 def _media(route: Route | None) -> frozenset[Medium]:
@@ -478,7 +485,7 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
     """
     conversation_id = asked.request.conversation_id
     if conversation_id is not None:
-        takes = _media(await _route(asked.request.model, None))
+        takes = _media(await _route(asked, None))
         if is_counted:
             return await link_of(await find_conversation(asked.principal.project_id, conversation_id), takes)
         asked.hold = await hold(asked.principal.project_id, conversation_id)
@@ -497,15 +504,17 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
     stored = await find_stored(project_id, response_id)
     if stored is None or stored.response["status"] not in CONTINUABLE:
         raise PreviousResponseNotFound(response_id)
-    link = await _link_from(stored, project_id)
+    link = await _link_from(stored, asked)
     hot_tier.put(link)
     return link
 
 
-async def _link_from(stored: StoredChain, project_id: int) -> Link:
+async def _link_from(stored: StoredChain, asked: Asked) -> Link:
     """A link made anew from what was stored: its whole context is rendered."""
+    project_id = asked.principal.project_id
     output = stored.items[stored.input_end :]
-    route = await registry.resolve(stored.response["model"])
+    # Other processes make links of this chain, too: for the same replica.
+    route = await registry.resolve(stored.response["model"], key=_beginning(asked) or str(stored.place.root))
     shown = in_place(opened_context(stored.items, project_id=project_id))
     prompt = ChatPrompt(takes=route.capabilities.media).extended(shown)
     return Link(

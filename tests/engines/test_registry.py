@@ -236,6 +236,33 @@ def test_no_replica_is_further_behind_than_one_call(weights, calls):
         asyncio.run(story())
 
 
+@pytest.mark.parametrize("weights", [{"a": 1, "b": 1}, {"a": 1, "b": 3}], ids=["alike", "unlike"])
+async def test_what_begins_alike_goes_to_one_replica_in_all_processes(weights):
+    keys = [f"key {number}" for number in range(200)]
+    with replicated(**weights):
+        chosen = []
+        for chance in (0.1, 0.9):
+            process = EngineRegistry(chance=lambda chance=chance: chance)
+            chosen.append([(await process.resolve("m", key=key)).engine.name for key in keys])
+
+    assert chosen[0] == chosen[1]
+    share = chosen[0].count("a") / len(keys)
+    assert abs(share - weights["a"] / sum(weights.values())) < 0.1
+
+
+async def test_a_beginning_is_not_waited_for_behind_much_else(fresh):
+    with replicated(a=1, b=1):
+        favourite = await fresh.resolve("m", key="key")
+        for _ in range(3):
+            await favourite.station.slots.take("anyone")
+        soon = await fresh.resolve("m", key="key")
+        await favourite.station.slots.take("anyone")
+        too_late = await fresh.resolve("m", key="key")
+
+    assert soon is favourite
+    assert too_late is not favourite
+
+
 async def test_a_chain_keeps_its_replica_while_that_is_well(fresh):
     with replicated(a=1, b=1):
         route = await fresh.resolve("m")
