@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -18,7 +18,7 @@ class Tokenizer:
 
     ``document`` is the content of a ``tokenizer.json``. *Control tokens* are its added tokens, but for those of white
     space only, which some vocabularies have for indentation. A second tokenizer is made of the same document
-    without them: to it a control token's name is text like any other.
+    without their names: to it these are text like any other.
 
     Thread-safe. Raises ValueError: the document is not a tokenizer's.
     """
@@ -28,16 +28,18 @@ class Tokenizer:
         """What no client can know, for marks that must not be met in a text."""
         added = document.get("added_tokens") or []
         controls = [token for token in added if token["special"] or token["content"].strip()]
-        self.controls: dict[str, int] = {token["content"]: token["id"] for token in controls}
-        """Ids of the control tokens by name."""
         encoded = json.dumps(document)
         self.digest = hashlib.blake2b(encoded.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         """Of the document."""
         self.raw = _built(encoded)
         """The tokenizer as the model's makers meant it."""
+        ids = {token["content"]: self.raw.token_to_id(token["content"]) for token in controls}
+        self.controls = {name: token_id for name, token_id in ids.items() if token_id is not None}
+        """Ids of the control tokens by name."""
         self._control_ids = frozenset(self.controls.values())
-        self._after_control = f"<{self.nonce}>"
-        self._plain = _built(json.dumps(_without(document, controls, self._after_control, self.nonce)))
+        unsayable = {name: f"<{self.nonce}:{token_id}>" for name, token_id in self.controls.items()}
+        self._a_control = next(iter(unsayable.values()), "")
+        self._plain = _built(json.dumps(_renamed(document, unsayable)))
         self._names = any_of(self.controls)
         self._starts = any_of(token["content"] for token in controls if not token.get("lstrip"))
         self._ends = tuple(token["content"] for token in controls if not token.get("rstrip"))
@@ -104,10 +106,10 @@ class Tokenizer:
         if not hidden.is_in(text):
             return ids
         text = hidden.shown(text)
-        if is_first:
+        if is_first or not self._a_control:
             return _encoded(self._plain, text, needs_offsets=False).ids
         # Some tokenizers write a space before the first word of all only, so it must not look like that.
-        return _encoded(self._plain, self._after_control + text, needs_offsets=False).ids[1:]
+        return _encoded(self._plain, self._a_control + text, needs_offsets=False).ids[1:]
 
 
 class Hidden:
@@ -203,39 +205,23 @@ def _built(document: str) -> tokenizers.Tokenizer:
     return made
 
 
-def _without(
-    document: Mapping[str, Any], controls: Collection[Mapping[str, Any]], in_their_stead: str, nonce: str
-) -> dict[str, Any]:
-    """The same without its control tokens, but for one that nobody can write."""
-    names = {token["content"] for token in controls}
-    kept = [token for token in document.get("added_tokens") or [] if token["content"] not in names]
+def _renamed(document: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The same with other names for these tokens, wherever they stand: all ids stay as they are."""
     model = dict(document["model"])
-
-    def renamed(word: str) -> str:
-        # Vocabularies may hold them as ordinary words too, which some models look up before they merge anything.
-        return f"<{nonce}:{word}>" if word in names else word
-
     vocabulary = model.get("vocab") or {}
+    # Vocabularies may hold them as ordinary words too, which some models look up before they merge anything.
     if isinstance(vocabulary, list):
-        model["vocab"] = [[renamed(word), score] for word, score in vocabulary]
-        last = len(vocabulary) - 1
+        model["vocab"] = [[names.get(word, word), score] for word, score in vocabulary]
     else:
-        model["vocab"] = {renamed(word): token_id for word, token_id in vocabulary.items()}
-        last = max(vocabulary.values(), default=0)
+        model["vocab"] = {names.get(word, word): token_id for word, token_id in vocabulary.items()}
     if isinstance(model.get("unk_token"), str):
-        model["unk_token"] = renamed(model["unk_token"])
-    free = max([last, *(token["id"] for token in document.get("added_tokens") or [])]) + 1
-    stand_in = {
-        "id": free,
-        "content": in_their_stead,
-        "special": True,
-        "normalized": False,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-    }
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    added = [
+        {**token, "content": names[token["content"]], "normalized": False} if token["content"] in names else token
+        for token in document.get("added_tokens") or []
+    ]
     # A post-processor names the control tokens that it would put around a text; we never ask for that.
-    return {**document, "model": model, "added_tokens": [*kept, stand_in], "post_processor": None}
+    return {**document, "model": model, "added_tokens": added, "post_processor": None}
 
 
 def _encoded(tokenizer: tokenizers.Tokenizer, text: str, *, needs_offsets: bool) -> tokenizers.Encoding:
