@@ -65,6 +65,10 @@ class LlamaServer:
         """How many slots work, as the server itself says."""
         return sum(slot["is_processing"] for slot in json.loads(self._get("/slots")))
 
+    def tasks(self) -> set[int]:
+        """The numbers of the calls that its slots work on."""
+        return {slot["id_task"] for slot in json.loads(self._get("/slots")) if slot["is_processing"]}
+
     def deferred(self) -> int:
         """How many calls wait for a slot."""
         name = b"llamacpp:requests_deferred "
