@@ -108,12 +108,6 @@ class ChatPrompt:
         prompt.continuation, prompt.continued = continuation, len(self.log)
         return prompt
 
-    def unnamed(self) -> "ChatPrompt":
-        """The same messages for another engine, to which the names mean nothing."""
-        prompt = self._copy()
-        prompt.continuation, prompt.continued = None, 0
-        return prompt
-
     def with_tokens(self, tokens: TokenLog | None) -> "ChatPrompt":
         """The same messages, of which ``tokens`` is the beginning."""
         prompt = self._copy()

@@ -203,7 +203,7 @@ class Context(Gathered, kw_only=True):
         """
         takes = route.capabilities.media
         if takes == self.prompt.takes:
-            return msgspec.structs.replace(self, route=route, prompt=self.prompt.unnamed())
+            return msgspec.structs.replace(self, route=route)
         prompt = ChatPrompt(takes=takes).extended(self.shown_items())
         return msgspec.structs.replace(self, route=route, prompt=prompt, left_out=0).fitted()
 

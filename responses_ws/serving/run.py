@@ -296,7 +296,7 @@ class Run:
         before = self._context.route
         if route is not before:
             self._context = self._context.on(route)
-            if not route.is_like(before) or self._request.prompt.continuation is not None:
+            if not route.is_like(before):
                 self._prepare()
         if self._tokens is not None:
             return self._tokens.call(route)

@@ -28,7 +28,7 @@ from .rigs import ChatRig, LlamaRig, ResponsesRig, Rig, ScriptedRig, SGLangRig, 
 
 SECONDS_TO_SEE_IT = 0.5
 SECONDS_TO_GET_THERE = 30.0
-# Of the event after which the client knows that the engine reads, or writes.
+# By the event that says so.
 PHASES = {"prefill": "response.in_progress", "decode": "response.output_text.delta"}
 NUMBERS = itertools.count()
 ENGINES = ["scripted", "chat", "llama", "vllm", "vllm completions", "sglang", "responses", "responses socket"]
