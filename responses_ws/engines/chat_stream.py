@@ -78,6 +78,9 @@ class _Choice(msgspec.Struct, gc=False):
 
 class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
+    # LiteLLM says the first, OpenAI's newer models the second.
+    cache_creation_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _CompletionDetails(msgspec.Struct, gc=False):
@@ -285,6 +288,7 @@ class ChatStream(AnswerReader[Delta]):
             input_tokens=said.prompt_tokens or 0,
             output_tokens=said.completion_tokens or 0,
             cached_tokens=_cached(said),
+            cache_write_tokens=_written(said),
             reasoning_tokens=(details.reasoning_tokens or 0) if details else 0,
         ).clamped()
 
@@ -292,6 +296,11 @@ class ChatStream(AnswerReader[Delta]):
 def _cached(usage: _Usage) -> int:
     details = usage.prompt_tokens_details
     return (details.cached_tokens or 0) if details else 0
+
+
+def _written(usage: _Usage) -> int:
+    details = usage.prompt_tokens_details
+    return (details.cache_creation_tokens or details.cache_write_tokens or 0) if details else 0
 
 
 def _text_of_parts(parts: list[Any]) -> str:
