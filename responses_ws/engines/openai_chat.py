@@ -36,6 +36,8 @@ class OpenAIChatOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=Tr
     affinity_field: Literal["", "prompt_cache_key", "user"] = ""
     """Where to put the client's ``prompt_cache_key``, or the chain's name, for servers that route by it. Empty:
     nowhere; strict servers refuse fields they do not know."""
+    isolation_field: Literal["", "cache_salt"] = ""
+    """Where to name the organisation, for servers that keep the prefix caches of such names apart, as vLLM does."""
     supports: frozenset[Feature] = frozenset({"tools", "tool_choice", "json_object", "json_schema", "logprobs"})
     """What the server and its model can do. What they cannot is left out or asked for in words."""
 
@@ -81,13 +83,18 @@ class OpenAIChat(Engine):
 
     def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
         """More fields of the call's body."""
-        return self._settings.extra_body
+        return {**isolation(self._settings.isolation_field, request), **self._settings.extra_body}
 
     async def models(self) -> list[EngineModel]:
         return models_in(await self._client.get("/models", seconds=self._settings.timeouts.models))
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+
+def isolation(field: str, request: ChatRequest) -> Mapping[str, Any]:
+    """The body's field that keeps one organisation's prompts out of another's cache."""
+    return {field: request.isolation} if field and request.isolation else {}
 
 
 def chat_body(

@@ -11,7 +11,7 @@ from responses_ws.protocol.sampling import Delta
 
 from .base import Capabilities, ChatRequest, Engine, EngineModel
 from .http import HttpClient, StreamedAnswer, checked_url
-from .openai_chat import models_in
+from .openai_chat import isolation, models_in
 from .options import Timeouts, read_options
 from .responses_stream import Forgotten, ResponsesReader
 from .sockets import Socket, SocketAnswer, SocketLimits, Sockets
@@ -56,6 +56,8 @@ class ResponsesOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=Tru
     """More fields for every call, over our own."""
     affinity_field: Literal["", "prompt_cache_key", "user"] = "prompt_cache_key"
     """Where to put the client's ``prompt_cache_key``, or the chain's name. Empty: nowhere."""
+    isolation_field: Literal["", "cache_salt"] = ""
+    """As of `OpenAIChat`."""
     supports: frozenset[Feature] = frozenset({"tools", "tool_choice", "json_object", "json_schema", "logprobs"})
     """What the server and its model can do. What they cannot is left out or asked for in words."""
 
@@ -163,7 +165,8 @@ class Responses(Engine):
             fields["parallel_tool_calls"] = request.parallel_tool_calls
         if settings.affinity_field:
             fields[settings.affinity_field] = request.prompt_cache_key or request.affinity
-        parts = [msgspec.json.encode({**_given(fields), **settings.extra_body})[:-1]]
+        extra = {**isolation(settings.isolation_field, request), **settings.extra_body}
+        parts = [msgspec.json.encode({**_given(fields), **extra})[:-1]]
         if request.tools:
             parts += [b',"tools":', request.tools]
         items = list(prompt.log) if known is None else prompt.log.since(prompt.continued)

@@ -5,16 +5,16 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from responses_ws.protocol.sampling import Constraint, ConstraintKind, Finished, TokenDelta
 from responses_ws.protocol.usage import Usage
 
-from .base import ChatRequest, EngineError, Health, TokenRequest
+from .base import EngineError, Health, TokenRequest
 from .http import BegunAnswer, StreamedAnswer, begun
-from .openai_chat import OpenAIChat, OpenAIChatOptions
+from .openai_chat import OpenAIChat, OpenAIChatOptions, isolation
 from .vllm_stream import VllmStream
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ _REFUSED = frozenset({403, 404, 405})
 class VllmOptions(OpenAIChatOptions, kw_only=True):
     """Options of `Vllm`: those of `OpenAIChat`, and more."""
 
+    isolation_field: Literal["", "cache_salt"] = "cache_salt"
     sampling: dict[str, Any] = {}
     """Sampling parameters for what a request in token ids does not say: ``{"temperature": 0.6, "top_k": 20}``. What
     the model recommends in its ``generation_config.json`` vLLM takes for its own chat route only."""
@@ -83,9 +84,6 @@ class Vllm(OpenAIChat):
             return Health(ok=False, detail=exc.message)
         return Health(ok=True)
 
-    def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
-        return {**_salt(request), **self._settings.extra_body}
-
     async def _begin(self, request: TokenRequest, call_id: str) -> tuple[StreamedAnswer[TokenDelta], list[TokenDelta]]:
         """By whichever route the server has. Raises EngineError."""
         headers = {"X-Request-Id": call_id}
@@ -126,7 +124,7 @@ class Vllm(OpenAIChat):
             "stream": True,
             "stream_options": {"include_usage": True},
             "sampling_params": _sampling(request, self._settings.sampling),
-            **_salt(asked),
+            **isolation(self._settings.isolation_field, asked),
             **self._settings.extra_body,
         }
         if asked.top_logprobs is not None:
@@ -144,14 +142,10 @@ class Vllm(OpenAIChat):
             # Left out, it is 16 on this route.
             "max_tokens": None,
             **_sampling(request, self._settings.sampling),
-            **_salt(asked),
+            **isolation(self._settings.isolation_field, asked),
             **self._settings.extra_body,
         }
         return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
-
-
-def _salt(asked: ChatRequest) -> dict[str, str]:
-    return {"cache_salt": asked.isolation} if asked.isolation else {}
 
 
 def _sampling(request: TokenRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:

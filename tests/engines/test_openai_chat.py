@@ -123,6 +123,16 @@ async def test_options_change_what_is_sent(server):
     assert "authorization" not in server.request_headers[0]
 
 
+@pytest.mark.parametrize(("options", "salt"), [({}, None), ({"ISOLATION_FIELD": "cache_salt"}, "7")])
+async def test_the_organisation_is_named_where_caches_are_kept_apart(server, options, salt):
+    engine = OpenAIChat("main", {"BASE_URL": server.url, **options})
+
+    await collect(engine, chat_request("Hi", model="fake-chat", isolation="7"))
+    await engine.aclose()
+
+    assert server.requests[0].get("cache_salt") == salt
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -96,7 +96,8 @@ async def test_what_is_sent_over_http(server: ResponsesServer, make: Make) -> No
     tools = [{"type": "function", "name": "a", "parameters": {"type": "object"}, "strict": False}]
     schema = {"name": "s", "schema": {"type": "object"}, "strict": True}
 
-    await Chain(make(HEADERS={"X-Team": "blue"}, EXTRA_BODY={"service_tier": "flex"})).turn(
+    options = {"HEADERS": {"X-Team": "blue"}, "EXTRA_BODY": {"service_tier": "flex"}, "ISOLATION_FIELD": "cache_salt"}
+    await Chain(make(**options)).turn(
         "Hi",
         instructions="Be brief.",
         request_id="resp_1",
@@ -112,6 +113,7 @@ async def test_what_is_sent_over_http(server: ResponsesServer, make: Make) -> No
         reasoning_summary="auto",
         top_logprobs=2,
         affinity="chain",
+        isolation="3",
         prompt_cache_key="7:mine",
     )
 
@@ -133,6 +135,7 @@ async def test_what_is_sent_over_http(server: ResponsesServer, make: Make) -> No
             "top_logprobs": 2,
             "include": ["message.output_text.logprobs"],
             "prompt_cache_key": "7:mine",
+            "cache_salt": "3",
             "service_tier": "flex",
         }
     ]
