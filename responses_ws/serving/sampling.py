@@ -8,7 +8,7 @@ from enum import Enum
 from responses_ws.conf import app_settings
 from responses_ws.connection.commands import Append
 from responses_ws.engines.base import EngineError
-from responses_ws.protocol.sampling import Delta
+from responses_ws.protocol.sampling import Delta, Progress, Started
 from responses_ws.protocol.steering import Steer
 
 from .mailbox import Mailbox
@@ -47,6 +47,8 @@ class SamplingStep:
         self._limits = app_settings.limits
         self._patience = self._limits.engine_first_delta_seconds
         self._spoke_at = self._loop.time()
+        self._silent_since: float | None = None
+        """Since when the engine has been waited for; None: it has spoken since the last look."""
         self._task = self._loop.create_task(self._read(call))
         self._created_timer = self._loop.call_later(self._limits.created_seconds, mailbox.put, Sign.CREATED_IS_DUE)
         self._timer = self._loop.call_at(self._next_look(self._spoke_at), self._look)
@@ -69,11 +71,12 @@ class SamplingStep:
             async with call as batches:
                 self._created_timer.cancel()
                 mailbox.put(Sign.ACCEPTED)
-                is_first = True
+                is_reading = True
                 async for batch in batches:
                     mailbox.put(batch)
-                    if is_first:
-                        is_first = False
+                    self._silent_since = None
+                    if is_reading and not all(isinstance(delta, Started | Progress) for delta in batch):
+                        is_reading = False
                         self._patience = self._limits.engine_next_delta_seconds
                         self._timer.cancel()
                         self._timer = self._loop.call_at(self._next_look(self._loop.time()), self._look)
@@ -83,8 +86,8 @@ class SamplingStep:
             mailbox.put(exc)
 
     def _next_look(self, now: float) -> float:
-        waiting_since = self._mailbox.waiting_since
-        return min((now if waiting_since is None else waiting_since) + self._patience, self._speak_at())
+        silent_since = now if self._silent_since is None else self._silent_since
+        return min(silent_since + self._patience, self._speak_at())
 
     def _speak_at(self) -> float:
         return self._spoke_at + self._limits.keep_alive_seconds
@@ -93,7 +96,13 @@ class SamplingStep:
         """One lazy timer for both clocks: nothing is paid per piece."""
         now = self._loop.time()
         waiting_since = self._mailbox.waiting_since
-        if waiting_since is not None and now >= waiting_since + self._patience:
+        if waiting_since is None:
+            # The turn has enough to do, or its client does not read.
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = waiting_since
+        # Not the mailbox's time: that begins anew with every sign of ours.
+        if self._silent_since is not None and now >= self._silent_since + self._patience:
             self._mailbox.put(EngineError("timeout", f"No word from the engine for {self._patience:.0f} s"))
             return
         if now >= self._speak_at():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from responses_ws.engines.base import EngineError
-from responses_ws.protocol.sampling import Delta, Finished, TextDelta
+from responses_ws.protocol.sampling import Delta, Finished, Progress, Started, TextDelta
 from responses_ws.serving.mailbox import READ_AHEAD, Mailbox
 from responses_ws.serving.sampling import SamplingStep, Sign, Word
 
@@ -117,6 +117,48 @@ async def test_a_silence_too_long_is_a_timeout(call: Call, limits: Any, given: A
     words = [await mailbox.get() for _ in range(len(pieces) + 2)]
 
     assert isinstance(words[-1], EngineError) and words[-1].kind == "timeout"
+    await step.leave()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([], id="before the first delta"),
+        pytest.param([[TextDelta("a")]], id="between deltas"),
+    ],
+)
+async def test_telling_a_silence_does_not_end_it(call: Call, limits: Any, pieces: Any) -> None:
+    """Every sign began the engine's time anew: a dead engine was waited for without end."""
+    limits(keep_alive_seconds=0.02, engine_first_delta_seconds=0.1, engine_next_delta_seconds=0.1)
+    mailbox: Mailbox[Word] = Mailbox()
+    step = SamplingStep(call(), mailbox)
+    for piece in pieces:
+        call.pieces.put_nowait(piece)
+
+    words: list[Word] = []
+    async with asyncio.timeout(10):
+        while not words or not isinstance(words[-1], Exception):
+            words.append(await mailbox.get())
+
+    assert isinstance(words[-1], EngineError) and words[-1].kind == "timeout"
+    assert Sign.SILENT in words
+    await step.leave()
+
+
+async def test_reading_a_long_prompt_is_no_silence_between_deltas(call: Call, limits: Any) -> None:
+    limits(engine_first_delta_seconds=30, engine_next_delta_seconds=0.02)
+    mailbox: Mailbox[Word] = Mailbox()
+    step = SamplingStep(call(), mailbox)
+    for piece in ([Started(10)], [Progress(5, 10)]):
+        call.pieces.put_nowait(piece)
+    words = [await mailbox.get() for _ in range(3)]
+    # Long enough for several deadlines.
+    await asyncio.sleep(0.1)
+
+    call.pieces.put_nowait([TextDelta("a")])
+    words.append(await mailbox.get())
+
+    assert words == [Sign.ACCEPTED, [Started(10)], [Progress(5, 10)], [TextDelta("a")]]
     await step.leave()
 
 
