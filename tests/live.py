@@ -111,24 +111,30 @@ class Process:
 
 
 class ModelServer(Process):
-    """The fake chat-completions server."""
+    """The fake chat-completions server. Started again, it has the port that it had."""
 
     def __init__(self, *, directory: Path) -> None:
         self.tokens = TokenLog(directory / "tokens.jsonl")
-        command = [sys.executable, "-m", "tests.fakes.chat_server", "--port", "0", "--token-log", str(self.tokens.path)]
-        super().__init__(command, directory=directory)
+        self._command = [sys.executable, "-m", "tests.fakes.chat_server", "--token-log", str(self.tokens.path)]
+        super().__init__([*self._command, "--port", "0"], directory=directory)
 
     def wait_until_ready(self) -> None:
         port = self.said(r'"port": (\d+)')[1]
         self.url = f"http://127.0.0.1:{port}/v1"
+        self.command = [*self._command, "--port", port]
+
+    def kill(self) -> None:
+        assert self.process is not None, "it runs"
+        self.process.kill()
+        self.process.wait()
 
 
 class Server(Process):
     """The demo project, served as in production, on a database below ``directory``.
 
     ``limits`` override single limits of the app. ``tokens`` is what its scripted engine says it has made. ``engines``
-    are more entries of ``ENGINES``, each with a model of its name, which its server calls ``scripted``. Servers with
-    one ``directory`` share a database and nothing else.
+    are more entries of ``ENGINES``, each with a model of its name, which its server calls ``scripted``; ``models`` are
+    more entries of ``MODELS``. Servers with one ``directory`` share a database and nothing else.
     """
 
     def __init__(
@@ -139,6 +145,7 @@ class Server(Process):
         engine_url: str = "",
         limits: dict[str, float] | None = None,
         engines: dict[str, dict[str, Any]] | None = None,
+        models: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         home = directory / name
         self.tokens = TokenLog(home / "tokens.jsonl")
@@ -151,6 +158,7 @@ class Server(Process):
             "LIMITS": json.dumps(limits or {}),
             "TOKEN_LOG": str(self.tokens.path),
             "MORE_ENGINES": json.dumps(engines or {}),
+            "MORE_MODELS": json.dumps(models or {}),
         }
         self.database = directory / "db.sqlite3"
         command = [sys.executable, "manage.py", "responses_ws_serve", "--port", "0"]

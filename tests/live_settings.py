@@ -11,3 +11,4 @@ RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_LOG"] = os.environ["TOKEN_LOG"]
 for name, engine in json.loads(os.environ.get("MORE_ENGINES", "{}")).items():
     RESPONSES_WS["ENGINES"][name] = engine
     RESPONSES_WS["MODELS"][name] = {"ENGINE": name, "UPSTREAM": "scripted"}
+RESPONSES_WS["MODELS"] |= json.loads(os.environ.get("MORE_MODELS", "{}"))

@@ -104,7 +104,7 @@ class Station:
             await asyncio.sleep(condition.until - time.monotonic())
             if condition.wants_probe:
                 condition.probed(await self._probe(), time.monotonic())
-        logger.info("engine %s is %s again", self.engine.name, condition.state.value)
+        logger.info("engine %s is %s: its probe went well", self.engine.name, condition.state.value)
 
     async def _probe(self) -> EngineError | None:
         try:
