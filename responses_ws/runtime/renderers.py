@@ -14,6 +14,8 @@ TEMPLATE_RENDERER = "responses_ws.rendering.template.TemplateRenderer"
 _BESIDE = frozenset({".json", ".jinja"})
 """Files that may belong to one that an option names."""
 _MOST_BYTES_BESIDE = 64 << 20
+_EXTRAS = {"tokenizers": "tokens", "jinja2": "tokens", "openai_harmony": "harmony"}
+"""Which of our extras brings a package."""
 
 _loaded: dict[str, Renderer] = {}
 
@@ -52,7 +54,8 @@ def class_of(options: Mapping[str, Any]) -> type[Renderer]:
     try:
         factory = import_string(path)
     except ImportError as exc:
-        hint = ": pip install 'responses-ws[tokens]'" if exc.name in ("tokenizers", "jinja2") else ""
+        extra = _EXTRAS.get(exc.name or "")
+        hint = f": pip install 'responses-ws[{extra}]'" if extra else ""
         raise ValueError(f"RENDERER['CLASS']: cannot import {path!r}: {exc}{hint}") from exc
     if not (isinstance(factory, type) and issubclass(factory, Renderer)):
         raise ValueError(f"RENDERER['CLASS']: {path!r} is not a Renderer")
