@@ -104,7 +104,7 @@ class Renderer(ABC):
         raise NotImplementedError(f"{cls.__name__} cannot be made from settings")
 
     stop_ids: tuple[int, ...] = ()
-    """Any of these ends an answer. The one that was sampled stays in the log."""
+    """Any of these ends an answer; the template's own comes first. The one that was sampled stays in the log."""
 
     @abstractmethod
     def draft(self, prompt: ChatPrompt, ask: Ask) -> Draft:

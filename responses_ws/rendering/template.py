@@ -79,7 +79,10 @@ class TemplateRenderer(Renderer):
             raise ValueError(f"the tokenizer has no control token {', '.join(sorted(unknown))}")
         first = next((name for name in _in_order(tokenizer, self.facts.closing)), None)
         stops |= {first} if first else set()
-        self.stop_ids = tuple(sorted(tokenizer.controls[name] for name in stops))
+        self.stop_ids = tuple(
+            tokenizer.controls[name]
+            for name in sorted(stops, key=lambda name: (name != first, tokenizer.controls[name]))
+        )
         self.stop_names = frozenset(stops)
         self.mark = f"mark{tokenizer.nonce}"
         self.forgets_at_user = thinking == "template" and self.facts.forgets_at_user

@@ -22,16 +22,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_holds_all_that_is_needed(folder: Path) -> None:
+    """The end that the template writes comes first."""
     renderer = renderers.load({"TOKENIZER": str(folder), "PARSER": "hermes"})
 
-    assert renderer.stop_ids == (0, 2)
+    assert renderer.stop_ids == (2, 0)
     assert renderers.load({"TOKENIZER": str(folder), "PARSER": "hermes"}) is renderer
 
 
 def test_the_file_itself_may_be_named(folder: Path) -> None:
     renderer = renderers.load({"TOKENIZER": folder / "tokenizer.json", "TEMPLATE": "hermes"})
 
-    assert renderer.stop_ids == (0, 2)
+    assert renderer.stop_ids == (2, 0)
 
 
 def test_a_file_that_has_changed_is_read_again(folder: Path) -> None:
