@@ -116,8 +116,9 @@ class LlamaCpp(Engine):
         await self._client.aclose()
 
     def _complete(self, request: TokenRequest, max_tokens: int | None) -> "_Completion":
-        alternatives = request.asked.top_logprobs
-        reader = CompletionReader(request.stop_ids, alternatives)
+        reader = CompletionReader(
+            request.stop_ids, request.asked.top_logprobs, is_constrained=request.constraint is not None
+        )
         headers = {"X-Request-Id": request.asked.request_id}
         return _Completion(self, "/completion", self._body(request, max_tokens), reader, headers)
 

@@ -56,10 +56,20 @@ _decode = msgspec.json.Decoder(_Chunk, strict=False).decode
 
 
 class CompletionReader(AnswerReader[TokenDelta]):
-    """The state of one answer. ``alternatives``: how many a token its log probabilities are told with."""
+    """The state of one answer.
 
-    def __init__(self, stop_ids: tuple[int, ...] = (), alternatives: int | None = None) -> None:
+    Args:
+        stop_ids: the first is what the model's template ends an answer with.
+        alternatives: how many a token its log probabilities are told with.
+        is_constrained: where a grammar leaves nothing but an end, the server takes any that the vocabulary has,
+            ``<|endoftext|>`` within ChatML, say. It is told as the first of ``stop_ids``.
+    """
+
+    def __init__(
+        self, stop_ids: tuple[int, ...] = (), alternatives: int | None = None, *, is_constrained: bool = False
+    ) -> None:
         self._stop_ids = stop_ids
+        self._is_constrained = is_constrained
         self._alternatives = alternatives
         self._prompt: _Prompt | None = None
         self._heard = 0
@@ -91,8 +101,7 @@ class CompletionReader(AnswerReader[TokenDelta]):
             raise EngineError("protocol", "the engine's stream ended before its answer did")
         prompt, end = self._prompt or _Prompt(), self._end or _Chunk()
         if end.stop_type == "eos" and self._stop_ids:
-            # Where a grammar leaves nothing but an end, the server takes any: <|endoftext|>, say, within ChatML. And
-            # it tells of none behind half a character. The log needs the one that the template would put there.
+            # Another model's end, or one that was not told, as behind half a character.
             self._held = Tokens(self._stop_ids[:1], self._held.logprobs if self._held else ())
         self._release(deltas)
         usage = Usage(
@@ -118,7 +127,7 @@ class CompletionReader(AnswerReader[TokenDelta]):
         if ids[-1] in self._stop_ids:
             # The server knows the ends of its model; those of others are ours to see.
             self.is_done = True
-            deltas.append(Tokens(ids, logprobs))
+            deltas.append(Tokens(self._stop_ids[:1] if self._is_constrained else ids, logprobs))
         elif not chunk.content:
             self._held = Tokens(ids, logprobs)
         else:

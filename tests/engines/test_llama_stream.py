@@ -26,9 +26,9 @@ def stop(kind, count, **fields):
     return {"tokens": [], "stop": True, "stop_type": kind, "tokens_predicted": count, "tokens_evaluated": 30, **fields}
 
 
-def told(*chunks, stop_ids=(END,)):
+def told(*chunks, stop_ids=(END,), **options):
     """The deltas of a whole stream."""
-    reader, deltas = CompletionReader(stop_ids), []
+    reader, deltas = CompletionReader(stop_ids, **options), []
     for chunk in chunks:
         reader.feed(json.dumps(chunk).encode(), deltas)
         if reader.is_done:
@@ -61,11 +61,20 @@ def test_the_limit_ends_an_answer():
     assert deltas[-1] == Finished("length", Usage(input_tokens=30, output_tokens=1, cached_tokens=11))
 
 
-def test_an_end_that_is_not_the_templates_is_told_as_that():
-    """A grammar that leaves only an end takes any the vocabulary has."""
-    deltas = told(progress(10), token(50), token(OTHER_END, "", 2), stop("eos", 2))
+@pytest.mark.parametrize("stop_ids", [(END,), (END, OTHER_END)], ids=["unknown", "known"])
+def test_an_end_that_a_grammar_forces_is_told_as_the_templates(stop_ids):
+    """It takes any that the vocabulary has."""
+    chunks = [progress(10), token(50), token(OTHER_END, "", 2), stop("eos", 2)]
+
+    deltas = told(*chunks, stop_ids=stop_ids, is_constrained=True)
 
     assert deltas[1:-1] == [Tokens([50]), Tokens((END,))]
+
+
+def test_an_end_that_the_model_chose_is_told_as_it_is():
+    deltas = told(progress(10), token(50), token(OTHER_END, "", 2), stop("eos", 2), stop_ids=(END, OTHER_END))
+
+    assert deltas[1:-1] == [Tokens([50]), Tokens([OTHER_END])]
 
 
 def test_an_end_behind_half_a_character_is_told_too():
