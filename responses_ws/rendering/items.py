@@ -22,7 +22,8 @@ def upstream_items(items: Sequence[Item], takes: Collection[str]) -> list[Item]:
 
     Ids stay here: the upstream has never heard of ours. Tools have the one name they are offered under; without
     ``custom_tools`` they are all functions. Reasoning goes along as text, where that is taken, and is left out where
-    not. Calls that were cut off are left out: their arguments are no JSON. Kinds that we do not know pass as they are.
+    not. Calls that were cut off are left out: their arguments are no JSON. Kinds that we do not know pass as they are,
+    unless they name an image or a file by a foreign URL: whoever fetched it would do so from inside its network.
     """
     told: list[Item] = []
     cut_off: set[str] = set()
@@ -47,7 +48,7 @@ def upstream_items(items: Sequence[Item], takes: Collection[str]) -> list[Item]:
         elif kind == SUMMARY:
             # Content like any other, whatever it says: never with the authority of a system message.
             told.append({"type": "message", "role": "user", "content": f"{INTRODUCTION}\n\n{item['text']}"})
-        elif kind not in _OURS:
+        elif kind not in _OURS and not _points_outside(item):
             told.append(item)
     return told
 
@@ -96,3 +97,16 @@ def _part(part: Item, takes: Collection[str]) -> Item:
         name = f" {part['filename']!r}" if part.get("filename") else ""
         return {"type": "input_text", "text": f"[The file{name} was left out: this model takes none.]"}
     return part
+
+
+def _points_outside(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_points_outside, value))
+    if not isinstance(value, dict):
+        return False
+    for field in ("image_url", "file_url"):
+        url = value.get(field)
+        url = url.get("url") if isinstance(url, dict) else url
+        if isinstance(url, str) and not url.startswith("data:"):
+            return True
+    return any(map(_points_outside, value.values()))

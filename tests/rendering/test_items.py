@@ -16,6 +16,11 @@ PATCH = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "
 PATCHED = {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}
 SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}
 
+
+def shot(url: str) -> dict[str, Any]:
+    return {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": url}}
+
+
 # name: (items, what an upstream is told that takes nothing special, what one that takes everything)
 TOLD: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]] | None]] = {
     "nothing": ([], [], None),
@@ -74,7 +79,12 @@ TOLD: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str,
         [],
         None,
     ),
-    "kinds that we do not know": ([SEARCH], [SEARCH], None),
+    "kinds that we do not know": ([SEARCH, shot(PNG)], [SEARCH, shot(PNG)], None),
+    "kinds that we do not know, with a foreign URL": (
+        [shot("http://10.0.0.1/x.png"), {"type": "hologram", "parts": [{"image_url": {"url": "https://x"}}]}],
+        [],
+        None,
+    ),
 }
 
 
