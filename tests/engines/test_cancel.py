@@ -38,7 +38,7 @@ SITUATIONS = [*itertools.product(ENGINES, PHASES), ("silent chat", "prefill")]
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Starts the one real server when it is first wanted."""
-    pytest.importorskip("xllamacpp", reason="the extra `test` brings it")
+    pytest.importorskip("xllamacpp", reason="pip install xllamacpp==2026.10.11549")
     with LlamaServer(tmp_path_factory.mktemp("llama")) as server:
         yield server
 

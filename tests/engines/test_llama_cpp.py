@@ -13,7 +13,7 @@ from responses_ws.testing import TokenContract, chat_request, collect, collect_t
 from tests.fakes.llama_server import CONTEXT_TOKENS, KEY, MODEL, SLOTS, LlamaServer
 from tests.fakes.tiny_gguf import END, FIRST_BYTE, MARKERS, text_of
 
-pytest.importorskip("xllamacpp", reason="the extra `test` brings it")
+pytest.importorskip("xllamacpp", reason="pip install xllamacpp==2026.10.11549")
 
 DEADLINE = 60.0
 SECONDS_TO_SEE_A_DEPARTURE = 0.5
