@@ -3,6 +3,7 @@
 ``VLLM_HOME`` names the folder for environment and weights, 3.7 GB; it is kept, and made where it is missing.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from responses_ws.engines.embedded import bundled_model
+from responses_ws.rendering.gguf import read_metadata, token_names, tokenizer_document
 from responses_ws.rendering.templates import HERMES
 from tests.live import Process, until
 
@@ -57,12 +59,11 @@ def install() -> None:
         done.touch()
     model = HOME / "model"
     if not (model / "tokenizer_config.json").exists():
-        template = HOME / "template.jinja"
-        template.write_text(HERMES)
         source = bundled_model()
         assert source is not None, "the embedded model is installed by `make setup`"
         weights = Path(__file__).with_name("weights.py")
-        subprocess.run(["nice", "-n", "10", PYTHON, weights, source, model, template], check=True)
+        subprocess.run(["nice", "-n", "10", PYTHON, weights, source, model], check=True)
+        _write_tokenizer(source, model)
 
 
 class VllmServer(Process):
@@ -86,6 +87,14 @@ class VllmServer(Process):
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+
+def _write_tokenizer(source: Path, model: Path) -> None:
+    metadata = read_metadata(source.read_bytes())
+    named = {f"{role}_token": token_names(metadata, role)[0] for role in ("bos", "eos")}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": HERMES, **named}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer_document(metadata)))
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 def _pip(*what: str) -> None:

@@ -1,20 +1,21 @@
 """The adapter against a real vLLM; `run.py` starts it. Assertions are on ids, counts and shapes, never on words."""
 
 import asyncio
+import contextlib
 import os
 import re
-import urllib.request
 
 import msgspec
 import pytest
 
-from responses_ws.engines.base import EngineError, TokenRequest
+from responses_ws.engines.base import EngineError
 from responses_ws.engines.vllm import Vllm
 from responses_ws.protocol.sampling import Constraint, Finished, Tokens
 from responses_ws.rendering.tokens import TokenLog
-from responses_ws.testing import chat_request
+from responses_ws.testing import TokenContract, collect_tokens, ids_in, token_request
 from tests.live import until
 
+from .asking import calls_in, rendered, said
 from .record import QUESTION, SCHEMA, WEATHER, calls_of_weather
 from .server import MODEL
 
@@ -34,34 +35,44 @@ async def engine(request):
     await engine.aclose()
 
 
-def rendered(**asked):
-    """Token ids of a conversation, as the server's own template has them."""
-    body = msgspec.json.encode({"model": MODEL, **asked})
-    url = f"{os.environ['VLLM_URL']}/v1/chat/completions/render"
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return msgspec.json.decode(answer.read())["token_ids"]
+class TestContract(TokenContract):
+    model = MODEL
+    prompt = range(1000, 1000 + 3 * BLOCK)
+    seconds_to_answer = 120.0
+
+    @contextlib.asynccontextmanager
+    async def engine(self):
+        # What it says to random ids means nothing, and should not end by itself.
+        engine = Vllm("main", {"BASE_URL": f"{os.environ['VLLM_URL']}/v1", "SAMPLING": {"ignore_eos": True}})
+        try:
+            yield engine
+        finally:
+            await engine.aclose()
+
+    def endless(self):
+        return token_request(self.prompt, model=MODEL)
+
+    def limited(self):
+        return self.brief(max_tokens=5)
+
+    def overlong(self):
+        return token_request([7] * 5000, model=MODEL)
+
+    def refused(self):
+        return token_request([10**6], model=MODEL)
+
+    async def wait_until_free(self, engine):
+        await asyncio.to_thread(until, lambda: calls_in(engine.root) == 0, "the call to end", seconds=30)
 
 
-def said(ids):
-    """The text of ids, as the server's own tokenizer has it."""
-    body = msgspec.json.encode({"model": MODEL, "tokens": ids})
-    request = urllib.request.Request(f"{os.environ['VLLM_URL']}/detokenize", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return msgspec.json.decode(answer.read())["prompt"]
-
-
-def token_request(log, *, max_tokens=16, constraint=None, **asked):
-    if not isinstance(log, TokenLog):
-        log = TokenLog().extended(log, "rendered", messages=1)
-    asked = chat_request("", model=MODEL, temperature=0.0, **asked)
-    return TokenRequest(asked=asked, prompt=log, max_tokens=max_tokens, stop_ids=(EOS,), constraint=constraint)
+def ask(ids, **fields):
+    fields = {"max_tokens": 16, "temperature": 0.0, "stop_ids": (EOS,), **fields}
+    return token_request(ids, model=MODEL, **fields)
 
 
 async def sample(engine, request):
-    async with engine.generate(request) as batches:
-        deltas = [delta async for batch in batches for delta in batch]
-    ids = [one for delta in deltas if isinstance(delta, Tokens) for one in delta.ids]
+    deltas = await collect_tokens(engine, request)
+    ids = ids_in(deltas)
     assert isinstance(deltas[-1], Finished)
     assert deltas[-1].usage.output_tokens == len(ids)
     assert deltas[-1].usage.input_tokens == len(request.prompt)
@@ -73,24 +84,24 @@ def question(words=QUESTION, **fields):
 
 
 async def test_an_answer_ends_with_its_end_of_turn(engine):
-    ids, finished, _ = await sample(engine, token_request(question(), max_tokens=100))
+    ids, finished, _ = await sample(engine, ask(question(), max_tokens=100))
 
     assert finished.reason == "stop"
     assert ids[-1] == EOS
 
 
 async def test_the_output_limit_is_kept(engine):
-    ids, finished, _ = await sample(engine, token_request(question(), max_tokens=3))
+    ids, finished, _ = await sample(engine, ask(question(), max_tokens=3))
 
     assert (len(ids), finished.reason) == (3, "length")
 
 
 async def test_a_turn_behind_what_was_sampled_finds_it_cached(engine):
     log = TokenLog().extended(question("Tell me about Paris. " * 60), "rendered", messages=1)
-    ids, _, _ = await sample(engine, token_request(log))
+    ids, _, _ = await sample(engine, ask((), prompt=log))
     log = log.extended(ids, "sampled", messages=2).extended(question("And now?"), "rendered", messages=3)
 
-    _, finished, _ = await sample(engine, token_request(log))
+    _, finished, _ = await sample(engine, ask((), prompt=log))
 
     # How much a server without --enable-prompt-tokens-details has cached it does not tell.
     if engine._generate_is_back_at == 0.0:
@@ -98,11 +109,11 @@ async def test_a_turn_behind_what_was_sampled_finds_it_cached(engine):
 
 
 async def test_a_warm_up_fills_the_cache_of_its_organisation_alone(engine):
-    request = token_request(question("How far is it from Rome to Milan? " * 40), isolation="org-1")
+    request = ask(question("How far is it from Rome to Milan? " * 40), isolation="org-1")
     usage = await engine.prefill(request)
 
     _, warm, _ = await sample(engine, request)
-    _, cold, _ = await sample(engine, token_request(request.prompt, isolation="org-2"))
+    _, cold, _ = await sample(engine, ask((), prompt=request.prompt, isolation="org-2"))
 
     assert usage.input_tokens == len(request.prompt) and usage.output_tokens == 0
     if engine._generate_is_back_at == 0.0:
@@ -120,7 +131,7 @@ async def test_a_warm_up_fills_the_cache_of_its_organisation_alone(engine):
     ids=["json_schema", "regex", "gbnf"],
 )
 async def test_an_answer_is_held_to_its_form(engine, constraint, pattern):
-    ids, finished, _ = await sample(engine, token_request(question(), constraint=constraint, max_tokens=80))
+    ids, finished, _ = await sample(engine, ask(question(), constraint=constraint, max_tokens=80))
 
     text = said([one for one in ids if one != EOS])
     assert finished.reason == "stop"
@@ -134,7 +145,7 @@ async def test_a_call_can_be_demanded_by_a_structural_tag(engine):
     prompt = question("Is it warm in Paris?", tools=[WEATHER])
     constraint = Constraint("structural_tag", calls_of_weather(is_required=True))
 
-    ids, finished, _ = await sample(engine, token_request(prompt, constraint=constraint, max_tokens=100))
+    ids, finished, _ = await sample(engine, ask(prompt, constraint=constraint, max_tokens=100))
 
     text = said([one for one in ids if one != EOS])
     call = msgspec.json.decode(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
@@ -146,13 +157,13 @@ async def test_a_call_that_is_not_demanded_need_not_come(engine):
     prompt = question("Is it warm in Paris?", tools=[WEATHER])
     constraint = Constraint("structural_tag", calls_of_weather(is_required=False))
 
-    ids, _, _ = await sample(engine, token_request(prompt, constraint=constraint, max_tokens=30))
+    ids, _, _ = await sample(engine, ask(prompt, constraint=constraint, max_tokens=30))
 
     assert 0 < len(ids) <= 30
 
 
 async def test_logprobs_are_one_a_token(engine):
-    _, _, deltas = await sample(engine, token_request(question(), top_logprobs=2, max_tokens=4))
+    _, _, deltas = await sample(engine, ask(question(), top_logprobs=2, max_tokens=4))
 
     told = [one for delta in deltas if isinstance(delta, Tokens) for one in delta.logprobs]
     assert len(told) == 4
@@ -162,7 +173,7 @@ async def test_logprobs_are_one_a_token(engine):
 @pytest.mark.parametrize("prompt", [[7] * 5000, [10**6]], ids=["overlong", "no such id"])
 async def test_a_prompt_that_it_refuses_is_refused_on_entering(engine, prompt):
     with pytest.raises(EngineError) as caught:
-        async with engine.generate(token_request(prompt)):
+        async with engine.generate(ask(prompt)):
             raise AssertionError("was accepted")
 
     assert caught.value.kind == ("context_length" if len(prompt) > 1 else "bad_request")
@@ -175,7 +186,7 @@ async def test_a_call_that_was_left_runs_no_longer(engine, phase):
 
     async def listen():
         running.set()
-        async with engine.generate(token_request(prompt, max_tokens=2000)) as batches:
+        async with engine.generate(ask(prompt, max_tokens=2000)) as batches:
             async for _ in batches:
                 if phase == "answer":
                     left.set()
@@ -183,19 +194,12 @@ async def test_a_call_that_was_left_runs_no_longer(engine, phase):
     left = asyncio.Event()
     task = asyncio.create_task(listen())
     await (running if phase == "prompt" else left).wait()
-    await asyncio.to_thread(until, lambda: calls_in(engine) == 1, "the call to run", seconds=30)
+    await asyncio.to_thread(until, lambda: calls_in(engine.root) == 1, "the call to run", seconds=30)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
     # It notices between two steps; one may take a while on a CPU.
-    await asyncio.to_thread(until, lambda: calls_in(engine) == 0, "the call to end", seconds=30)
-
-
-def calls_in(engine):
-    with urllib.request.urlopen(f"{engine.root}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    names = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(names))
+    await asyncio.to_thread(until, lambda: calls_in(engine.root) == 0, "the call to end", seconds=30)
 
 
 async def test_it_lists_its_model_and_is_healthy(engine):

@@ -1,6 +1,6 @@
-"""A GGUF file of llama's architecture as a folder that vLLM reads: ``python weights.py MODEL.gguf FOLDER TEMPLATE``.
+"""Weights of a GGUF file of llama's architecture as vLLM reads them: ``python weights.py MODEL.gguf FOLDER``.
 
-Needs gguf and torch, hence runs in vLLM's environment, as a file. ``TEMPLATE`` is a file with the chat template.
+Needs gguf and torch, hence runs in vLLM's environment, as a file.
 """
 
 import json
@@ -23,23 +23,15 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-CONTROL = 3  # of tokenizer.ggml.token_type
 
 
-def main(source: str, target: str, template: str) -> None:
+def main(source: str, target: str) -> None:
     reader = gguf.GGUFReader(source)
     told = {name: field.contents() for name, field in reader.fields.items()}
     folder = Path(target)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights(reader, told), folder / "model.safetensors", metadata={"format": "pt"})
-    files = {
-        "config.json": config(told),
-        "generation_config.json": {"eos_token_id": told["tokenizer.ggml.eos_token_id"]},
-        "tokenizer.json": tokenizer(told),
-        "tokenizer_config.json": tokenizer_config(told, Path(template).read_text()),
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False))
+    (folder / "config.json").write_text(json.dumps(config(told)))
 
 
 def weights(reader: gguf.GGUFReader, told: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -86,54 +78,6 @@ def config(told: dict[str, Any]) -> dict[str, Any]:
         "bos_token_id": told["tokenizer.ggml.bos_token_id"],
         "eos_token_id": told["tokenizer.ggml.eos_token_id"],
         "pad_token_id": told["tokenizer.ggml.padding_token_id"],
-    }
-
-
-def tokenizer(told: dict[str, Any]) -> dict[str, Any]:
-    tokens, kinds = told["tokenizer.ggml.tokens"], told["tokenizer.ggml.token_type"]
-    assert (told["tokenizer.ggml.model"], told["tokenizer.ggml.pre"]) == ("gpt2", "smollm"), "no other is known here"
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": index, "content": tokens[index], **plain} for index, kind in enumerate(kinds) if kind == CONTROL
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level],
-        },
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: index for index, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in told["tokenizer.ggml.merges"]],
-        },
-    }
-
-
-def tokenizer_config(told: dict[str, Any], template: str) -> dict[str, Any]:
-    tokens = told["tokenizer.ggml.tokens"]
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": template,
-        "bos_token": tokens[told["tokenizer.ggml.bos_token_id"]],
-        "eos_token": tokens[told["tokenizer.ggml.eos_token_id"]],
-        "pad_token": tokens[told["tokenizer.ggml.padding_token_id"]],
-        "unk_token": tokens[told["tokenizer.ggml.unknown_token_id"]],
-        "model_max_length": told["llama.context_length"],
-        "clean_up_tokenization_spaces": False,
     }
 
 
