@@ -1,7 +1,7 @@
 """The contract of an engine: what continues a context."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
 
@@ -199,9 +199,17 @@ class Engine(ABC):
     async def models(self) -> list[EngineModel]:
         """What it serves now. Raises EngineError."""
 
-    async def count(self, request: ChatRequest) -> int | None:
-        """Tokens of the prompt of that call, which is not made; None where only making it would tell."""
+    async def rendered(self, request: ChatRequest) -> Sequence[int] | None:
+        """The token ids that it would itself make of a call in messages, which is not made; None: it does not tell.
+
+        Raises EngineError.
+        """
         return None
+
+    async def count(self, request: ChatRequest) -> int | None:
+        """Tokens of the prompt of that call; None where only making it would tell. Raises EngineError."""
+        ids = await self.rendered(request)
+        return None if ids is None else len(ids)
 
     async def health(self) -> Health:
         """Whether a call would have a chance; never raises."""

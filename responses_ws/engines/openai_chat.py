@@ -36,8 +36,9 @@ class OpenAIChatOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=Tr
     affinity_field: Literal["", "prompt_cache_key", "user"] = ""
     """Where to put the client's ``prompt_cache_key``, or the chain's name, for servers that route by it. Empty:
     nowhere; strict servers refuse fields they do not know."""
-    isolation_field: Literal["", "cache_salt"] = ""
-    """Where to name the organisation, for servers that keep the prefix caches of such names apart, as vLLM does."""
+    isolation_field: Literal["", "cache_salt", "extra_key"] = ""
+    """Where to name the organisation, for servers that keep the prefix caches of such names apart, as vLLM does by the
+    first, SGLang by either."""
     supports: frozenset[Feature] = frozenset({"tools", "tool_choice", "json_object", "json_schema", "logprobs"})
     """What the server and its model can do. What they cannot is left out or asked for in words."""
 

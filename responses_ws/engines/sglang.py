@@ -4,14 +4,14 @@ from array import array
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from responses_ws.protocol.sampling import Constraint, ConstraintKind, Finished, Started, TokenDelta, Tokens
 from responses_ws.protocol.usage import Usage
 
-from .base import ChatRequest, EngineError, Health, TokenRequest
+from .base import EngineError, Health, TokenRequest
 from .http import BegunAnswer, StreamedAnswer, begun
 from .openai_chat import OpenAIChat, OpenAIChatOptions
 from .sglang_sessions import Session, Sessions
@@ -28,6 +28,7 @@ _CONSTRAINTS: dict[ConstraintKind, str] = {
 class SGLangOptions(OpenAIChatOptions, kw_only=True):
     """Options of `SGLang`: those of `OpenAIChat`, and more."""
 
+    isolation_field: Literal["", "cache_salt", "extra_key"] = "extra_key"
     sampling: dict[str, Any] = {}
     """Sampling parameters for what a request in token ids does not say: ``{"temperature": 0.6, "top_k": 20}``."""
     sessions: int = 0
@@ -80,9 +81,6 @@ class SGLang(OpenAIChat):
         self.sessions.close()
         await super().aclose()
 
-    def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
-        return {**_extra_key(request), **self._settings.extra_body}
-
     def new_id(self, request: TokenRequest) -> str:
         """Of one call: a response may take several. SGLang aborts all whose ids begin with one: hence the mark."""
         return f"{request.asked.request_id}-{next(self._numbers)}."
@@ -94,8 +92,7 @@ class SGLang(OpenAIChat):
             "rid": call_id,
             "stream": True,
             "sampling_params": self._sampling(request),
-            **_extra_key(asked),
-            **self._settings.extra_body,
+            **self.chat_extra(asked),
         }
         if asked.affinity:
             fields["routing_key"] = asked.affinity
@@ -194,10 +191,6 @@ class _SessionCall(BegunAnswer[TokenDelta]):
             held.extend(self._sampled)
         self._engine.sessions.give_back(self._session, held)
         self._session = None
-
-
-def _extra_key(asked: ChatRequest) -> dict[str, str]:
-    return {"extra_key": asked.isolation} if asked.isolation else {}
 
 
 def _held_to(constraint: Constraint) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 from typing import Any, Literal
@@ -12,9 +12,9 @@ import msgspec
 from responses_ws.protocol.sampling import Constraint, ConstraintKind, Finished, TokenDelta
 from responses_ws.protocol.usage import Usage
 
-from .base import EngineError, Health, TokenRequest
+from .base import ChatRequest, EngineError, Health, TokenRequest
 from .http import BegunAnswer, StreamedAnswer, begun
-from .openai_chat import OpenAIChat, OpenAIChatOptions, isolation
+from .openai_chat import OpenAIChat, OpenAIChatOptions, chat_body
 from .vllm_stream import VllmStream
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _REFUSED = frozenset({403, 404, 405})
 class VllmOptions(OpenAIChatOptions, kw_only=True):
     """Options of `Vllm`: those of `OpenAIChat`, and more."""
 
-    isolation_field: Literal["", "cache_salt"] = "cache_salt"
+    isolation_field: Literal["", "cache_salt", "extra_key"] = "cache_salt"
     sampling: dict[str, Any] = {}
     """Sampling parameters for what a request in token ids does not say: ``{"temperature": 0.6, "top_k": 20}``. What
     the model recommends in its ``generation_config.json`` vLLM takes for its own chat route only."""
@@ -76,6 +76,20 @@ class Vllm(OpenAIChat):
                 if isinstance(batch[-1], Finished):
                     usage = batch[-1].usage
         return usage and msgspec.structs.replace(usage, output_tokens=0)
+
+    async def rendered(self, request: ChatRequest) -> Sequence[int] | None:
+        body = chat_body(request, extra=self.chat_extra(request))
+        seconds = self._settings.timeouts.models
+        try:
+            said = await self._client.ask("/chat/completions/render", body, seconds=seconds)
+        except EngineError as exc:
+            if exc.status in _REFUSED:
+                return None
+            raise
+        try:
+            return msgspec.json.decode(said, type=_Rendered).token_ids
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise EngineError("protocol", f"the engine's rendering cannot be read: {exc}") from exc
 
     async def health(self) -> Health:
         try:
@@ -124,8 +138,7 @@ class Vllm(OpenAIChat):
             "stream": True,
             "stream_options": {"include_usage": True},
             "sampling_params": _sampling(request, self._settings.sampling),
-            **isolation(self._settings.isolation_field, asked),
-            **self._settings.extra_body,
+            **self.chat_extra(asked),
         }
         if asked.top_logprobs is not None:
             # Only with the text are their tokens told as such.
@@ -142,10 +155,13 @@ class Vllm(OpenAIChat):
             # Left out, it is 16 on this route.
             "max_tokens": None,
             **_sampling(request, self._settings.sampling),
-            **isolation(self._settings.isolation_field, asked),
-            **self._settings.extra_body,
+            **self.chat_extra(asked),
         }
         return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
+
+
+class _Rendered(msgspec.Struct):
+    token_ids: list[int]
 
 
 def _sampling(request: TokenRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:

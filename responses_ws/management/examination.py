@@ -18,9 +18,12 @@ from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
 from responses_ws.conf import app_settings
-from responses_ws.engines.base import Health
+from responses_ws.engines.base import EngineError, Health
 from responses_ws.engines.registry import Route, registry
 from responses_ws.models import Price
+from responses_ws.protocol.errors import InvalidRequest
+
+from .comparison import differs
 
 PACKAGES = ("responses-ws", "django", "channels", "djangorestframework", "celery", "redis", "uvicorn", "msgspec")
 CONNECT_SECONDS = 5
@@ -228,7 +231,11 @@ async def ask_engines() -> tuple[list[Finding], list[str]]:
         with contextlib.suppress(ValueError):
             # Of an engine that cannot be made: named above.
             served = [name for name, _ in await registry.list_models()]
-        findings += [await model_finding(name, down) for name in served if name in app_settings.MODELS]
+        for name in served:
+            if name in app_settings.MODELS:
+                findings.append(await model_finding(name, down))
+                if not findings[-1].is_fault and registry.real_name(name) == name:
+                    findings += await renderer_findings(name)
         listed = [name for name in served if name not in app_settings.MODELS]
         if listed:
             findings.append(Finding(subject="Model *", detail=f"listed by its engine: {', '.join(listed)}"))
@@ -256,6 +263,22 @@ async def model_finding(name: str, down: set[str]) -> Finding:
     context = f", {route.context_tokens} tokens" if route.context_tokens else ""
     replicas = "; ".join(_replica(one, down) for one in route.replicas)
     return Finding(subject=f"Model {name}", detail=f"asked in {way}{context}: {replicas}")
+
+
+async def renderer_findings(name: str) -> list[Finding]:
+    """Whether a model's renderer makes the ids that its engine would, where the engine tells."""
+    route = await registry.resolve(name)
+    found: list[Finding] = []
+    for replica in route.replicas if route.renderer is not None else ():
+        try:
+            difference = await differs(replica)
+        except (EngineError, InvalidRequest):
+            # Of an engine that is down: named above.
+            continue
+        if difference:
+            cure = f"Give RENDERER of RESPONSES_WS['MODELS'][{name!r}] the tokenizer and chat template of that engine."
+            found.append(Finding(subject=f"Renderer of {name}", detail=difference, cure=cure))
+    return found
 
 
 def _replica(route: Route, down: set[str]) -> str:

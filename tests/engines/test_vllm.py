@@ -338,6 +338,19 @@ async def test_health_is_asked_of_the_engine_behind_the_routes(server, engine):
     assert (await engine.models())[0].context_tokens == 4096
 
 
+async def test_how_it_would_render_and_count_a_conversation_it_tells(server, engine):
+    server.rendered = [7, 8]
+    request = chat_request("Hi", model=MODEL, tools=[{"type": "function", "function": {"name": "f"}}])
+
+    assert await engine.rendered(request) == [7, 8, 1, 1]
+    assert await engine.count(request) == 4
+
+
+async def test_a_server_without_scale_out_tells_nothing_of_it():
+    async with FakeVllm(scale_out=False) as server, running(server) as engine:
+        assert await engine.count(chat_request("Hi", model=MODEL)) is None
+
+
 async def test_the_chat_route_keeps_organisations_apart_too():
     async with ChatServer() as server:
         engine = Vllm("main", {"BASE_URL": server.url, "EXTRA_BODY": {"priority": 3}})

@@ -19,6 +19,8 @@ class FakeVllm(TokenServer):
         self.app.router.add_post("/inference/v1/generate", self.generate)
         self.app.router.add_post("/inference/v1/abort_requests", self.abort_requests)
         self.app.router.add_post("/v1/completions", self.complete)
+        self.app.router.add_post("/v1/chat/completions/render", self.render)
+        self.rendered: list[int] = []
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         call = await self.arrived(request, "token_ids")
@@ -29,6 +31,13 @@ class FakeVllm(TokenServer):
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         return await self.answer(request, await self.arrived(request, "prompt"))
+
+    async def render(self, request: web.Request) -> web.Response:
+        """A conversation is the ids in ``rendered``, and how many messages and tools it has."""
+        if not self.scale_out:
+            return web.json_response({"error": "Feature not enabled"}, status=403)
+        body = msgspec.json.decode(await request.read())
+        return web.json_response({"token_ids": [*self.rendered, len(body["messages"]), len(body.get("tools", []))]})
 
     async def abort_requests(self, request: web.Request) -> web.Response:
         for call_id in msgspec.json.decode(await request.read())["request_ids"]:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from responses_ws.engines.base import Capabilities, Engine, EngineModel
+from responses_ws.engines.base import Capabilities, ChatRequest, Engine, EngineModel
 from responses_ws.management import examination
+from responses_ws.rendering.base import Ask
 from tests.fakes.chat_server import MODEL, ChatServer
+from tests.serving.bytes_model import BytesRenderer
 
 OPENAI_CHAT = "responses_ws.engines.openai_chat.OpenAIChat"
 BYTES = "tests.serving.bytes_model.BytesRenderer"
@@ -17,6 +19,15 @@ class TokensOnly(Engine):
 
     async def models(self) -> list[EngineModel]:
         return [EngineModel(id="m")]
+
+    async def rendered(self, request: ChatRequest) -> list[int] | None:
+        """As BytesRenderer does, but for the ids in the option ``INSERTED``; without it nothing."""
+        if "INSERTED" not in self.options:
+            return None
+        draft = BytesRenderer().draft(request.prompt, Ask(tools=request.tools))
+        draft.make()
+        ids = list(draft.log())
+        return [*ids[:5], *self.options["INSERTED"], *ids[5:]]
 
 
 async def said(settings: Any, engines: dict[str, Any], models: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -68,3 +79,25 @@ async def test_of_a_renderer_it_says_which_or_what_is_wrong_with_it(settings: An
     details, _ = await said(settings, engines, {"m": {"ENGINE": "a", "RENDERER": renderer}})
 
     assert details["Model m"].startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("options", "detail"),
+    [
+        pytest.param({"INSERTED": []}, None, id="same"),
+        pytest.param(
+            {"INSERTED": [7]},
+            "a question is 35 tokens to us and 36 to the engine a, which differ from position 5 on",
+            id="other",
+        ),
+        pytest.param({}, None, id="not told"),
+    ],
+)
+async def test_a_renderer_is_compared_with_what_the_engine_makes_of_a_conversation(
+    settings: Any, options: dict[str, Any], detail: str | None
+) -> None:
+    engines = {"a": {"ENGINE": f"{__name__}.TokensOnly", **options}}
+
+    details, _ = await said(settings, engines, {"m": {"ENGINE": "a", "RENDERER": {"CLASS": BYTES}}})
+
+    assert details.get("Renderer of m") == detail
