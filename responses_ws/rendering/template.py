@@ -139,12 +139,15 @@ class TemplateRenderer(Renderer):
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
         spans = log.spans
         messages_end = _without_openings(spans, len(spans))
-        # The template's opening of the answer, and what was said in the model's stead.
-        tail = log.since(spans[messages_end - 1].end if messages_end else 0)
+        # The template's opening of the answer, then what was said in the model's stead.
+        start = spans[messages_end - 1].end if messages_end else 0
+        behind = spans[messages_end].end if messages_end < len(spans) else start
+        tail, opening = log.since(start)[: behind - start], log.since(behind)
         return build_parser(
             self.family,
             tokenizer=self.tokenizer.raw,
             tail=tail,
+            opening=opening,
             tools=schemas_of(ask.tools),
             stop_ids=self.stop_ids,
         )

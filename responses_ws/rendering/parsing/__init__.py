@@ -22,23 +22,24 @@ def build_parser(
     *,
     tokenizer: "Tokenizer",
     tail: Sequence[int] = (),
+    opening: Sequence[int] = (),
     tools: Mapping[str, Mapping[str, Any]] | None = None,
     stop_ids: Collection[int] = (),
 ) -> OutputParser:
     """A parser for one answer of a model of this family.
 
-    What is said in the model's stead, an `Opening`, is fed to it like all that follows.
-
     Args:
-        tail: the ids between the last message and the answer, the opening of the assistant's turn: they decide in which
+        tail: the ids between the last message and the answer, which open the assistant's turn: they decide in which
             state it begins. Nothing that a user has written belongs there.
+        opening: what is said in the model's stead (`rendering.base.Opening`). Of a call that begins there the first
+            deltas tell; text in it is not told.
         tools: what was offered, see `schemas_of`. Without any, markers of calls are text like any other.
         stop_ids: ids that are never text.
 
     Raises:
         KeyError: there is no such family.
     """
-    return FamilyParser(FAMILIES[family], tokenizer, tail=tail, tools=tools, stop_ids=stop_ids)
+    return FamilyParser(FAMILIES[family], tokenizer, tail=tail, opening=opening, tools=tools, stop_ids=stop_ids)
 
 
 @lru_cache(maxsize=64)

@@ -24,14 +24,7 @@ _MOST_HELD = 8  # characters: templates write two line feeds, and a model that w
 
 
 class FamilyParser(OutputParser):
-    """Reads ids one by one, so that how they come in batches changes nothing.
-
-    Args:
-        tail: the ids between the last message and the answer: the opening of the assistant's turn. They decide in which
-            state the answer begins. Nothing that a user has written belongs there.
-        tools: what was offered. Without any, markers of calls are text like any other.
-        stop_ids: ids that are passed over wherever they stand.
-    """
+    """Reads ids one by one, so that how they come in batches changes nothing. Made by `build_parser`."""
 
     def __init__(
         self,
@@ -39,6 +32,7 @@ class FamilyParser(OutputParser):
         tokenizer: "Tokenizer",
         *,
         tail: Sequence[int] = (),
+        opening: Sequence[int] = (),
         tools: Tools | None = None,
         stop_ids: Collection[int] = (),
     ) -> None:
@@ -65,7 +59,7 @@ class FamilyParser(OutputParser):
         self._is_fresh = True
         """Nothing has been said in this state yet."""
         self._is_behind_marker = False
-        self._begin_with(tail)
+        self._begin_with(tail, opening)
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[dict[str, Any]] = ()) -> list[Delta]:
         self._read(ids, logprobs)
@@ -87,15 +81,15 @@ class FamilyParser(OutputParser):
         self._held = ""
         return self._said.take()
 
-    def _begin_with(self, tail: Sequence[int]) -> None:
+    def _begin_with(self, tail: Sequence[int], opening: Sequence[int]) -> None:
         self._read(tail, ())
-        self.reasoning_tokens = self._said.ids = 0
-        # Of a call that was begun in the model's stead the answer tells, of nothing else.
-        self._said.deltas = [one for one in self._said.take() if isinstance(one, CallStart | CallArguments)]
         if self._state == "text":
             self._held = self._perhaps_marker = ""
             if not self._is_fresh:
                 self._is_fresh, self._is_behind_marker = True, False
+        self._read(opening, ())
+        self.reasoning_tokens = self._said.ids = 0
+        self._said.deltas = [one for one in self._said.take() if isinstance(one, CallStart | CallArguments)]
 
     def _read(self, ids: Sequence[int], logprobs: Sequence[dict[str, Any]]) -> None:
         said, by_id = self._said, self._markers.by_id

@@ -202,11 +202,22 @@ def test_schemas_are_read_once_along_a_chain() -> None:
     assert schemas_of(None) == {}
 
 
-def test_what_is_begun_for_the_model_is_read_as_a_call() -> None:
-    for name, family in FAMILIES.items():
-        if family.call is None or family.call.body == "xml":
-            continue
-        said = f"{family.call.begun('save')}{{}}{family.call.ended}"
-        for vocabulary in VOCABULARIES.values():
-            parser = parser_of(Answer(name, said, []), vocabulary)
-            assert told(parser, [vocabulary.encode(said).ids]) == [call("save", "{}")]
+CALLING = [name for name, family in FAMILIES.items() if family.call and family.call.body != "xml"]
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
+@pytest.mark.parametrize("family", CALLING)
+def test_a_call_that_is_begun_for_the_model_is_told_of(family: str, vocabulary: Tokenizer) -> None:
+    form = FAMILIES[family].call
+    assert form is not None
+    for said in ("{}", "{}" + form.ended):
+        parser = build_parser(
+            family,
+            tokenizer=vocabulary,
+            tail=vocabulary.encode("<|im_start|>assistant\n").ids,
+            opening=vocabulary.encode(form.begun("save")).ids,
+            tools=TOOLS,
+        )
+
+        assert told(parser, [[one] for one in vocabulary.encode(said).ids]) == [call("save", "{}")]
+        assert parser.malformed_calls == 0
