@@ -30,7 +30,10 @@ async def run(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
         _pool = ThreadPoolExecutor(app_settings.DATABASE_THREADS, thread_name_prefix="responses_ws-db")
     future = asyncio.get_running_loop().run_in_executor(_pool, lambda: _with_fresh_connection(function, args, kwargs))
     try:
-        return await asyncio.wait_for(future, app_settings.limits.database_seconds)
+        # Not wait_for: where the caller is cancelled in the moment of the answer, Python 3.11 would return the answer
+        # and forget the cancellation, and a loop under a timeout of its own would never end.
+        async with asyncio.timeout(app_settings.limits.database_seconds):
+            return await future
     except TimeoutError:
         raise ServerError("The database did not answer in time.") from None
 

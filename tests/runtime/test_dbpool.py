@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -23,3 +24,23 @@ async def test_a_database_that_does_not_answer_is_a_server_error(settings) -> No
         await dbpool.run(release.wait, 10)
 
     release.set()
+
+
+async def test_a_caller_that_is_cancelled_as_the_answer_comes_is_cancelled() -> None:
+    """A response was waited for under a time limit, in a loop: the limit came with an answer, and was forgotten."""
+    loop = asyncio.get_running_loop()
+
+    def answer() -> None:
+        loop.call_soon_threadsafe(cancel_behind_the_answer)
+
+    def cancel_behind_the_answer() -> None:
+        # The loop stands still until the answer has been put into it.
+        deadline = time.monotonic() + 10
+        while len(loop._ready) == 0 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        loop.call_soon(asking.cancel)
+
+    asking = asyncio.create_task(dbpool.run(answer))
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking
