@@ -59,6 +59,9 @@ class Settings:
     ALLOWED_ORIGINS: list[str] = dataclasses.field(default_factory=list)
     """Values of the ``Origin`` header that may open a socket. Programs send none and need a key; a browser page from
     another site is refused."""
+    CUT_REVOKED: bool = False
+    """End running turns of a key that is revoked. Off: they finish, and their socket closes then; new turns are refused
+    either way."""
     BILL_CANCELLED: bool = True
     """Bill what the engine made before the client left."""
     BILL_WARMUP: bool = False

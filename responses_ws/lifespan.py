@@ -13,9 +13,11 @@ from responses_ws.conf import app_settings
 from responses_ws.engines.base import Engine
 from responses_ws.engines.registry import registry
 from responses_ws.runtime import background, dbpool, redis
+from responses_ws.runtime.bus import bus
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
 from responses_ws.serving.background import stop as stop_background_responses
+from responses_ws.transports import control
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ async def lifespan(
     # Not awaited: a model may take a while to load, and requests for others should not wait for it.
     starting = [asyncio.create_task(start(engine)) for engine in engines]
     await registry.prepare()
+    await control.listen()
     # Everything imported so far lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
@@ -60,6 +63,7 @@ async def start(engine: Engine) -> None:
 
 async def close() -> None:
     """Finish what is owed, then give everything back."""
+    await bus.stop()
     stop_background_responses()
     try:
         await asyncio.wait_for(background.settle(), SETTLE_SECONDS)

@@ -4,12 +4,14 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
 from responses_ws.models import Account, ApiKey, Organization, Project
 from responses_ws.models.accounts import generate_key
+from responses_ws.runtime.bus import nudge
 
 from .base import OFFICE_CSS, ProjectFilter
 from .formats import dollars
@@ -120,6 +122,7 @@ class ApiKeyAdmin(admin.ModelAdmin):
     def save_model(self, request: HttpRequest, obj: ApiKey, form: forms.ModelForm, change: bool) -> None:
         if change:
             super().save_model(request, obj, form, change)
+            transaction.on_commit(nudge)
             return
         obj.take_secret(generate_key())
         super().save_model(request, obj, form, change)
@@ -141,3 +144,4 @@ class ApiKeyAdmin(admin.ModelAdmin):
         for key in queryset:
             self.log_change(request, key, "Revoked.")
         messages.success(request, f"{queryset.revoke()} revoked.")
+        transaction.on_commit(nudge)

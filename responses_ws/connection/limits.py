@@ -55,6 +55,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     background_poll_seconds: float = 0.5
     """How often a process looks into the database for what others say: events of a response that runs elsewhere, and
     cancellations of its own background responses."""
+    control_poll_seconds: float = 0.5
+    """How often a process looks for what others have to tell all: revoked keys, deleted responses. A channel layer
+    makes it faster."""
     cancel_seconds: float = 10.0
     """How long ``POST /v1/responses/{id}/cancel`` waits for the response to end."""
     event_log_bytes: int = 64 * 1024 * 1024

@@ -43,6 +43,8 @@ class Connection:
         self._has_refused = False
         """Has told the client so."""
         self._is_closed = False
+        self._closing: Close | None = None
+        """To be sent as soon as nothing runs."""
 
     def receive(self, frame: str | bytes, *, now: float) -> list[Command]:
         """A text frame has arrived. No error closes the socket."""
@@ -84,6 +86,17 @@ class Connection:
         """The connection has reached its age limit: no new turns, running ones may finish."""
         self._is_over = True
         return self._go_on(self._closes_at)
+
+    def close_when_idle(self, code: int, reason: str) -> list[Command]:
+        """Running turns may finish. Those that come are for admission to refuse."""
+        self._closing = Close(code, reason)
+        return self._closed_if_idle()
+
+    def _closed_if_idle(self) -> list[Command]:
+        if self._closing is None or self._is_closed or not self._lanes.is_idle:
+            return []
+        self._is_closed = True
+        return [self._closing]
 
     @property
     def closes_at(self) -> float:
@@ -133,7 +146,8 @@ class Connection:
     def _go_on(self, now: float) -> list[Command]:
         """Start what may start; after the age limit, refuse it, and close when nothing is left."""
         if not self._is_over and now < self._closes_at:
-            return [StartTurn(lane, create) for lane, create in self._lanes.ready()]
+            starts: list[Command] = [StartTurn(lane, create) for lane, create in self._lanes.ready()]
+            return starts or self._closed_if_idle()
         self._is_over = True
         commands: list[Command] = []
         # Each in its lane's turn: beside a running one, clients would take the error for that one's end.

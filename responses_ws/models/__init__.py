@@ -2,6 +2,7 @@
 
 from .accounts import ApiKey, Organization, Project
 from .billing import Account, Component, Journal, Posting, Price, RatedLine
+from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .prompts import PromptTemplate, PromptVersion
 from .responses import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse
@@ -12,6 +13,7 @@ __all__ = [
     "ApiKey",
     "Chain",
     "Component",
+    "ControlMessage",
     "Conversation",
     "ConversationItem",
     "Dashboard",

@@ -12,6 +12,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from .control import ControlMessage
+
 
 class Organization(models.Model):
     """Who pays."""
@@ -77,7 +79,11 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
 
     def revoke(self, now: datetime | None = None) -> int:
         """Revoke those that are not yet. Returns how many; who was revoked before keeps its moment."""
-        return self.filter(revoked_at=None).update(revoked_at=now or timezone.now())
+        revoked = list(self.filter(revoked_at=None).values_list("pk", flat=True))
+        count = self.model.objects.filter(pk__in=revoked, revoked_at=None).update(revoked_at=now or timezone.now())
+        for api_key_id in revoked:
+            ControlMessage.objects.tell("key_changed", api_key_id=api_key_id)
+        return count
 
 
 class ApiKey(models.Model):
@@ -104,6 +110,13 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.redacted})"
+
+    def save(self, **options: Any) -> None:
+        """Whoever remembers its rights is told that they may have changed."""
+        is_new = self._state.adding
+        super().save(**options)
+        if not is_new:
+            ControlMessage.objects.tell("key_changed", api_key_id=self.pk)
 
     def take_secret(self, key: str) -> None:
         """Keep the digest of ``key`` and enough to recognise it. The key itself stays on this instance only."""

@@ -7,6 +7,10 @@ class LiveSocket(Protocol):
     """What others may do with a socket."""
 
     project_id: int
+    api_key_id: int | None
+
+    async def recheck(self) -> None:
+        """The rights of its key have changed: close it if there are none left."""
 
     def forget(self, response_ids: set[str]) -> None:
         """Drop deleted responses from the connection's memory."""
@@ -35,6 +39,13 @@ def close_sockets() -> None:
     """The process ends: tell every socket so. 1012 is what clients take for a reason to connect again."""
     for socket in list(_sockets):
         socket.end(1012, "the server restarts")
+
+
+async def recheck(api_key_id: int) -> None:
+    """The rights of this key have changed."""
+    for socket in list(_sockets):
+        if socket.api_key_id == api_key_id:
+            await socket.recheck()
 
 
 def forget_responses(project_id: int, response_ids: set[str]) -> None:

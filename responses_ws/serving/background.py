@@ -6,13 +6,13 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from django.db import Error
+from django.db import Error, transaction
 
 from responses_ws.conf import app_settings
 from responses_ws.models import StoredResponse
 from responses_ws.protocol.errors import ApiError, InvalidRequest, Overloaded, ServerError
 from responses_ws.protocol.request import JsonObject
-from responses_ws.runtime import background, dbpool
+from responses_ws.runtime import background, bus, dbpool
 from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores import events, rows
@@ -75,7 +75,7 @@ async def cancel(project_id: int, response_id: str) -> JsonObject | None:
     if job is not None:
         job.mailbox.put(Sign.CANCELLED)
     else:
-        await dbpool.run(rows.request_cancel, project_id, response_id)
+        await dbpool.run(_request_cancel, project_id, response_id)
     try:
         async with asyncio.timeout(app_settings.limits.cancel_seconds):
             await _ended(job, project_id, response_id)
@@ -83,6 +83,12 @@ async def cancel(project_id: int, response_id: str) -> JsonObject | None:
         logger.warning("Response %s does not end, though it was cancelled", response_id)
     stored = await dbpool.run(rows.load, project_id, response_id)
     return None if stored is None else stored.response
+
+
+@transaction.atomic
+def _request_cancel(project_id: int, response_id: str) -> None:
+    rows.request_cancel(project_id, response_id)
+    bus.tell("response_cancelled", response_id=response_id)
 
 
 async def _ended(job: "_Job | None", project_id: int, response_id: str) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from responses_ws.models import (
     Chain,
+    ControlMessage,
     Conversation,
     IdempotencyKey,
     ResponseEvent,
@@ -195,7 +196,8 @@ def prune() -> int:
     """Delete what nobody can see any more and nothing else deletes. Returns how many rows."""
     events, _ = ResponseEvent.objects.filter(response__in=StoredResponse.objects.gone()).delete()
     keys, _ = IdempotencyKey.objects.expired().delete()
-    return events + keys
+    messages, _ = ControlMessage.objects.outdated().delete()
+    return events + keys + messages
 
 
 def find_items(project_id: int, item_ids: set[str]) -> dict[str, Item]:

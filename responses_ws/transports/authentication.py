@@ -35,6 +35,9 @@ class Authenticator(ABC):
             Unauthorized: nobody, or nobody known.
         """
 
+    def forget_key(self, api_key_id: int) -> None:
+        """This `ApiKey` was revoked or changed: forget what is cached of it. For classes that use our keys."""
+
 
 class ApiKeyAuthenticator(Authenticator):
     """``Authorization: Bearer <API key>`` against the table of keys. Good and bad answers are cached alike."""
@@ -63,6 +66,11 @@ class ApiKeyAuthenticator(Authenticator):
         if principal is None:
             raise Unauthorized(f"Incorrect API key provided: {key[:3]}…{key[-2:]}.")
         return principal
+
+    def forget_key(self, api_key_id: int) -> None:
+        for digest, (_, principal) in list(self._cache.items()):
+            if principal is not None and principal.api_key_id == api_key_id:
+                del self._cache[digest]
 
 
 def _principal_of(key: str) -> Principal | None:

@@ -15,7 +15,7 @@ from responses_ws.conf import app_settings
 from responses_ws.connection.commands import Close, Command, Send, StartTurn, Tell
 from responses_ws.connection.state import Connection
 from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
-from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, websocket_error
+from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, Unauthorized, websocket_error
 from responses_ws.runtime import connections
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
@@ -23,6 +23,7 @@ from responses_ws.serving.mailbox import Mailbox
 from responses_ws.serving.sampling import Word
 from responses_ws.serving.turns import run_turn
 
+from . import control
 from .authentication import authenticator
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
     channel_layer_alias = None
 
     project_id: int
+    api_key_id: int | None
     _connection: Connection
 
     async def dispatch(self, message: dict[str, Any]) -> None:
@@ -60,6 +62,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         now = time.monotonic()
         self._headers: dict[str, str] = self.scope["request_headers"]
         self.project_id = self.scope["principal"].project_id
+        self.api_key_id = self.scope["principal"].api_key_id
         opted_in = _ROLLOUT in self._headers.get("openai-beta", "")
         self._connection = Connection(limits, opened_at=now, may_append=opted_in)
         self._mailboxes: dict[str | None, Mailbox[Word]] = {}
@@ -70,6 +73,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             loop.call_later(limits.connection_seconds, self._time_is_up),
             loop.call_later(limits.connection_seconds + limits.connection_grace_seconds, self._grace_is_over),
         ]
+        # For servers without a lifespan; elsewhere this process listens already.
+        await control.listen()
         connections.opened(self)
         await self.accept()
 
@@ -86,6 +91,16 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
     def forget(self, response_ids: set[str]) -> None:
         """Responses were deleted elsewhere."""
         self._connection.chains.forget(response_ids)
+
+    async def recheck(self) -> None:
+        """The rights of its key have changed. Without any it closes: now, or when running turns have finished."""
+        try:
+            await self._authenticate()
+        except Unauthorized:
+            if app_settings.CUT_REVOKED:
+                self.end(1008, "key revoked")
+            else:
+                await self._obey(self._connection.close_when_idle(1008, "key revoked"))
 
     def end(self, code: int, reason: str) -> None:
         """Close from our side. Turns that still run are told by the disconnect that follows."""

@@ -12,7 +12,7 @@ from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, NotFound
 from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import listed
 from responses_ws.protocol.request import decode_request
-from responses_ws.runtime import connections, dbpool
+from responses_ws.runtime import bus, dbpool
 from responses_ws.serving import background
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.compaction import compact
@@ -21,10 +21,10 @@ from responses_ws.serving.counting import count_input
 from responses_ws.stores import events, rows
 from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import redis_store
-from responses_ws.stores.memory import hot_tier
 
 from .base import ApiView, principal_of
 from .bodies import read_body
+from .control import forget_responses
 from .exceptions import json_response
 from .pages import page_asked, page_of
 from .sse import answer_once, answer_turn, stream
@@ -105,14 +105,21 @@ class ResponseView(ApiView):
         project_id = (await principal_of(request)).project_id
         deleted = None
         if is_well_formed(response_id):
-            deleted = await dbpool.run(transaction.atomic(rows.delete), project_id, response_id)
+            deleted = await dbpool.run(_delete, project_id, response_id)
         if deleted is None:
             raise _response_not_found(response_id)
-        background.forget(deleted.response_ids)
-        hot_tier.forget(project_id, deleted.response_ids)
-        connections.forget_responses(project_id, deleted.response_ids)
+        # Here at once, in other processes as soon as they hear of it.
+        forget_responses(project_id, deleted.response_ids)
         await redis_store.forget(project_id, deleted.response_ids, deleted.chains)
         return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+@transaction.atomic
+def _delete(project_id: int, response_id: str) -> rows.Deleted | None:
+    deleted = rows.delete(project_id, response_id)
+    if deleted is not None:
+        bus.tell("responses_deleted", project_id=project_id, response_ids=sorted(deleted.response_ids))
+    return deleted
 
 
 def _starting_after(request: HttpRequest) -> int:

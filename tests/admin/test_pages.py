@@ -39,7 +39,7 @@ LISTED = [
     "usagerecord",
 ]
 READ_ONLY = ["account", "conversation", "journal", "storedresponse", "usagerecord"]
-NEVER_REGISTERED = {"chain", "conversationitem", "storeditem", "responseevent", "idempotencykey"} | {
+NEVER_REGISTERED = {"controlmessage", "chain", "conversationitem", "storeditem", "responseevent", "idempotencykey"} | {
     "posting",
     "ratedline",
 }

@@ -1,0 +1,149 @@
+"""Control messages: what one process has to tell all others, heard within half a second.
+
+The messages are rows (`models.ControlMessage`), which every process looks for; nothing is lost while a broker is
+down. Where the project has a channel layer, whoever tells also nudges the others through it, and they look at once.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import DatabaseError, transaction
+
+from responses_ws.conf import app_settings
+from responses_ws.models import ControlMessage
+from responses_ws.protocol.errors import ApiError
+
+from . import dbpool
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Mapping[str, Any]], Awaitable[None] | None]
+
+GROUP = "responses_ws.control"
+# Rows of other transactions become visible in any order. No transaction that tells takes longer than this.
+WINDOW = timedelta(seconds=30)
+SECONDS_BETWEEN_JOINS = 60.0
+"""A channel layer forgets its groups when its Redis is emptied."""
+
+
+class Bus:
+    """One process's ear. `handle` what it should hear, then `listen`."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+        self._seen: deque[int] = deque(maxlen=10_000)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._nudged = asyncio.Event()
+
+    def handle(self, kind: str, handler: Handler) -> None:
+        """What to do when a message of this kind is heard; it gets the message's body. Those of this process too."""
+        self._handlers[kind] = handler
+
+    async def listen(self) -> None:
+        """Hear everything that is told from now on. Idempotent; `stop` ends it."""
+        loop = asyncio.get_running_loop()
+        if self._tasks and not self._tasks[0].done() and self._tasks[0].get_loop() is loop:
+            return
+        self._nudged = asyncio.Event()
+        self._seen.clear()
+        try:
+            # What was told before this process had anything in memory does not concern it.
+            self._seen.extend(identity for identity, _kind, _body in await dbpool.run(_recent))
+        except (ApiError, DatabaseError) as exc:
+            logger.warning("Control messages cannot be read yet: %s", type(exc).__name__)
+        self._tasks = [loop.create_task(self._look(), name="control messages")]
+        if get_channel_layer() is not None:
+            self._tasks.append(loop.create_task(self._feel(), name="control nudges"))
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Reads the table, at every nudge and without."""
+        was_down = False
+        while True:
+            try:
+                async with asyncio.timeout(app_settings.limits.control_poll_seconds):
+                    await self._nudged.wait()
+            except TimeoutError:
+                pass
+            self._nudged.clear()
+            try:
+                rows = await dbpool.run(_recent)
+                was_down = False
+            except (ApiError, DatabaseError) as exc:
+                if not was_down:
+                    logger.warning("Control messages cannot be read: %s", type(exc).__name__)
+                was_down = True
+                continue
+            for identity, kind, body in rows:
+                if identity not in self._seen:
+                    self._seen.append(identity)
+                    await self._heard(kind, body)
+
+    async def _heard(self, kind: str, body: Mapping[str, Any]) -> None:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            # Told by a newer version of us.
+            return
+        try:
+            done = handler(body)
+            if done is not None:
+                await done
+        except Exception:
+            logger.exception("A control message %r could not be obeyed", kind)
+
+    async def _feel(self) -> None:
+        """Waits for nudges. A layer that is down, or times out on its own, is asked again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            layer = get_channel_layer()
+            try:
+                channel = await layer.new_channel("responses_ws.control")
+                await layer.group_add(GROUP, channel)
+                rejoin_at = loop.time() + SECONDS_BETWEEN_JOINS
+                while loop.time() < rejoin_at:
+                    async with asyncio.timeout(SECONDS_BETWEEN_JOINS):
+                        await layer.receive(channel)
+                    self._nudged.set()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                # The table is read all the same.
+                await asyncio.sleep(1.0)
+
+
+def tell(kind: str, **body: Any) -> None:
+    """Tell every process, this one too, once the caller's transaction is committed. Uses the ORM: not on the loop."""
+    ControlMessage.objects.tell(kind, **body)
+    transaction.on_commit(nudge)
+
+
+def nudge() -> None:
+    """Have the others look now rather than soon. Returns at once; without a channel layer it does nothing."""
+    if get_channel_layer() is not None:
+        threading.Thread(target=_send_nudge, name="responses_ws-nudge", daemon=True).start()
+
+
+def _send_nudge() -> None:
+    try:
+        async_to_sync(get_channel_layer().group_send)(GROUP, {"type": "control"})
+    except Exception as exc:
+        logger.warning("The channel layer cannot be reached, others hear a little later: %s", type(exc).__name__)
+
+
+def _recent() -> list[tuple[int, str, dict[str, Any]]]:
+    return list(ControlMessage.objects.recent(WINDOW).values_list("id", "kind", "body"))
+
+
+bus = Bus()

@@ -1,0 +1,40 @@
+"""What this process does when another one has told it something."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from responses_ws.runtime import connections
+from responses_ws.runtime.bus import bus
+from responses_ws.serving import background
+from responses_ws.stores.memory import hot_tier
+
+from .authentication import authenticator
+
+
+async def listen() -> None:
+    """Hear control messages from now on. Idempotent."""
+    bus.handle("key_changed", _key_changed)
+    bus.handle("responses_deleted", _responses_deleted)
+    bus.handle("response_cancelled", _response_cancelled)
+    await bus.listen()
+
+
+async def _key_changed(body: Mapping[str, Any]) -> None:
+    """A key was revoked, or its rights have changed: nothing that is remembered of it counts any more."""
+    authenticator().forget_key(body["api_key_id"])
+    await connections.recheck(body["api_key_id"])
+
+
+def _responses_deleted(body: Mapping[str, Any]) -> None:
+    forget_responses(body["project_id"], set(body["response_ids"]))
+
+
+def _response_cancelled(body: Mapping[str, Any]) -> None:
+    background.forget({body["response_id"]})
+
+
+def forget_responses(project_id: int, response_ids: set[str]) -> None:
+    """Nothing in this process may continue these, nor go on making them."""
+    background.forget(response_ids)
+    hot_tier.forget(project_id, response_ids)
+    connections.forget_responses(project_id, response_ids)
