@@ -12,6 +12,9 @@ from responses_ws.engines.registry import registry
 from responses_ws.lifespan import lifespan
 from responses_ws.runtime import background
 
+# A process listens for control messages.
+pytestmark = pytest.mark.django_db(transaction=True)
+
 SECONDS = 10.0
 
 
