@@ -1,6 +1,7 @@
 """One sampling step in token ids: the prompt rendered once, the answer parsed, every id counted."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +16,8 @@ from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.base import Ask, Draft, OutputParser, Path, Renderer
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.tokens import TokenLog
+
+logger = logging.getLogger(__name__)
 
 # Rendered on the loop up to here: about 2 ms of tokenizer. The hop to a thread costs a tenth of that.
 BYTES_RENDERED_INLINE = 8192
@@ -201,6 +204,9 @@ class TokenStep:
         assert self._parser is not None, "the call has been entered"
         self._has_finished = True
         rest = self._parser.finish(reason)
+        if self._parser.malformed_calls:
+            count = self._parser.malformed_calls
+            logger.warning("model %s wrote %d calls that could not be read", self._asked.model, count)
         if reason == "stop" and self._parser.calls:
             reason = "tool_calls"
         return [*rest, Finished(reason, self.usage())]

@@ -96,8 +96,11 @@ class BytesParser(OutputParser):
     def _ended(self) -> list[Delta]:
         if self._call is None:
             return []
-        name, _, arguments = spelled(self._call).partition(":")
+        name, colon, arguments = spelled(self._call).partition(":")
         index, self._call = self.calls, None
+        if not colon:
+            self.malformed_calls += 1
+            return [TextDelta(f"<call>{name}")]
         self.calls += 1
         return [CallStart(index, name), CallArguments(index, arguments), CallEnd(index)]
 

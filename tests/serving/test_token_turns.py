@@ -69,6 +69,18 @@ async def test_a_tool_loop_sends_what_it_has_sent_and_what_the_model_has_said(pr
     assert second["output"][0]["content"][0]["text"] == "Cold."
 
 
+async def test_a_call_that_cannot_be_read_is_text_and_told_to_the_operator(
+    principal: Principal, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine_with("<call>weather<end>")
+
+    response = await response_of(asked(principal, "Oslo?", model="bytes", tools=[WEATHER]))
+
+    assert response["output"][0]["content"][0]["text"] == "<call>weather"
+    assert "model bytes wrote 1 calls that could not be read" in caplog.text
+    assert "weather" not in caplog.text
+
+
 async def test_every_token_is_counted_and_the_record_says_how_the_prompt_was_made(principal: Principal) -> None:
     engine_with("Hello<end>", "Bye<end>")
     chains = Chains()
