@@ -140,6 +140,9 @@ class Vllm(OpenAIChat):
             "sampling_params": _sampling(request, self._settings.sampling),
             **self.chat_extra(asked),
         }
+        if request.constraint is not None:
+            # From the first token on, whatever --reasoning-parser would make of the prompt.
+            fields["reasoning_ended"] = True
         if asked.top_logprobs is not None:
             # Only with the text are their tokens told as such.
             fields["output_mode"] = "text"

@@ -172,6 +172,8 @@ async def test_an_answer_is_held_to_its_form(constraint, sent, scale_out):
         body = server.calls[-1].body
         assert constraint.kind in engine.capabilities.constraints
         assert body.get("sampling_params", body)["structured_outputs"] == sent
+        # Or a server with --reasoning-parser waits for the end of a reasoning that may never begin.
+        assert body.get("reasoning_ended") is (True if scale_out else None)
 
 
 async def test_what_the_settings_say_of_sampling_holds_where_the_client_says_nothing(server):

@@ -24,7 +24,7 @@ MODEL = "smollm2"
 LEFT_OUT = frozenset({"torch", "torchaudio", "torchvision", "torchcodec"})
 HOME = Path(os.environ.get("VLLM_HOME") or Path(tempfile.gettempdir()) / "responses_ws_vllm")
 PYTHON = HOME / "venv" / "bin" / "python"
-SECONDS_TO_START = 300.0
+SECONDS_TO_START = 600.0
 
 # One thread: two on two busy cores wait for each other by spinning.
 _ENVIRONMENT = {
