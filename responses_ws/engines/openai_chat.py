@@ -77,12 +77,12 @@ class OpenAIChat(Engine):
             request,
             max_tokens_field=settings.max_tokens_field,
             affinity_field=settings.affinity_field,
-            extra=self.chat_extra(request),
+            extra=self.more_fields(request),
         )
         headers = {"X-Request-Id": request.request_id}
         return StreamedAnswer(self._client, "/chat/completions", body, ChatStream(), headers)
 
-    def chat_extra(self, request: ChatRequest) -> Mapping[str, Any]:
+    def more_fields(self, request: ChatRequest) -> Mapping[str, Any]:
         """More fields of the call's body."""
         return {**isolation(self._settings.isolation_field, request), **self._settings.extra_body}
 

@@ -92,7 +92,7 @@ class SGLang(OpenAIChat):
             "rid": call_id,
             "stream": True,
             "sampling_params": self._sampling(request),
-            **self.chat_extra(asked),
+            **self.more_fields(asked),
         }
         if asked.affinity:
             fields["routing_key"] = asked.affinity

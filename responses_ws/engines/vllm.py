@@ -78,7 +78,7 @@ class Vllm(OpenAIChat):
         return usage and msgspec.structs.replace(usage, output_tokens=0)
 
     async def rendered(self, request: ChatRequest) -> Sequence[int] | None:
-        body = chat_body(request, extra=self.chat_extra(request))
+        body = chat_body(request, extra=self.more_fields(request))
         seconds = self._settings.timeouts.models
         try:
             said = await self._client.ask("/chat/completions/render", body, seconds=seconds)
@@ -138,7 +138,7 @@ class Vllm(OpenAIChat):
             "stream": True,
             "stream_options": {"include_usage": True},
             "sampling_params": _sampling(request, self._settings.sampling),
-            **self.chat_extra(asked),
+            **self.more_fields(asked),
         }
         if request.constraint is not None:
             # From the first token on, whatever --reasoning-parser would make of the prompt.
@@ -158,7 +158,7 @@ class Vllm(OpenAIChat):
             # Left out, it is 16 on this route.
             "max_tokens": None,
             **_sampling(request, self._settings.sampling),
-            **self.chat_extra(asked),
+            **self.more_fields(asked),
         }
         return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
 
