@@ -27,6 +27,8 @@ STALE_TRIES = 3
 # aiohttp warns about larger bodies given as bytes: it would write them without a pause.
 BYTES_WRITTEN_AT_ONCE = 1024 * 1024
 
+_PORTS = {"http": 80, "https": 443}
+
 D = TypeVar("D")
 
 
@@ -82,11 +84,19 @@ class HttpClient:
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_seconds),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(self._stay,),
             )
             self._loop = loop
             self._drains = set()
             self._tellings = set()
         return self._session
+
+    async def _stay(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Follow no redirect to another host, which would be told our keys: handshakes of sockets follow them."""
+        here, there = urlsplit(self.base_url), request.url
+        if (here.scheme, here.hostname, here.port or _PORTS[here.scheme]) != (there.scheme, there.host, there.port):
+            raise aiohttp.ClientConnectionError(f"it redirects to {there.host}:{there.port}")
+        return await handler(request)
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> aiohttp.ClientResponse:
         """The head of the answer to a JSON body, whatever its status. `give_back` it.

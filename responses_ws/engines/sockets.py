@@ -136,7 +136,12 @@ class Sockets:
                     timeout=aiohttp.ClientWSTimeout(ws_close=SECONDS_TO_CLOSE),
                 )
         except aiohttp.WSServerHandshakeError as exc:
-            raise refusal(exc.status, b"", exc.headers or {}) from exc
+            refused = refusal(exc.status, b"", exc.headers or {})
+            if refused.kind not in ("bad_request", "protocol"):
+                raise refused from exc
+            # Of no request's making: the upstream, or something on the way to it, has no sockets.
+            message = f"{self._client.base_url} refuses WebSockets with status {exc.status}"
+            raise EngineError("unavailable", message, status=exc.status) from exc
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._client.unreachable(exc) from exc
         socket = Socket(connection, loop.time())

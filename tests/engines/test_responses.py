@@ -422,7 +422,9 @@ async def test_leaving_is_told_to_the_upstream(server: ResponsesServer, make: Ma
     assert await (server.closed if options else server.departures).get() == 1
 
 
-@pytest.mark.parametrize(("status", "kind"), [(401, "auth"), (404, "bad_request"), (503, "overloaded")])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, "auth"), (404, "unavailable"), (200, "unavailable"), (503, "overloaded")]
+)
 async def test_a_refused_handshake(server: ResponsesServer, make: Make, status: int, kind: str) -> None:
     server.refuses_sockets = status
 
@@ -430,6 +432,19 @@ async def test_a_refused_handshake(server: ResponsesServer, make: Make, status: 
         await Chain(make(TRANSPORT="websocket")).turn("one")
 
     assert (caught.value.kind, caught.value.status) == (kind, status)
+
+
+@pytest.mark.parametrize("options", [{}, {"TRANSPORT": "websocket"}], ids=["http", "socket"])
+async def test_no_redirect_takes_the_key_to_another_host(
+    server: ResponsesServer, make: Make, options: dict[str, Any]
+) -> None:
+    async with ResponsesServer() as other:
+        server.redirects_to = f"{other.url}/responses"
+
+        with pytest.raises(EngineError):
+            await Chain(make(HEADERS={"X-Key": "secret"}, **options)).turn("one")
+
+    assert other.request_headers == []
 
 
 @pytest.mark.parametrize("options", [{}, {"TRANSPORT": "websocket"}], ids=["http", "socket"])

@@ -45,6 +45,8 @@ class ResponsesServer:
         self.sockets: list[web.WebSocketResponse] = []
         self.refuses_sockets = 0
         """A status for every handshake from now on."""
+        self.redirects_to = ""
+        """Where everybody is sent from now on."""
         self.departures: asyncio.Queue[int] = asyncio.Queue()
         self.closed: asyncio.Queue[int] = asyncio.Queue()
         self.pongs: asyncio.Queue[bytes] = asyncio.Queue()
@@ -68,11 +70,16 @@ class ResponsesServer:
         number = len(self.requests)
         return self.answers.pop(0) if self.answers else Answer(events=words(f"answer {number}", f"up_{number}"))
 
+    def _hear(self, request: web.Request) -> None:
+        self.request_headers.append({name.lower(): value for name, value in request.headers.items()})
+        if self.redirects_to:
+            raise web.HTTPTemporaryRedirect(self.redirects_to)
+
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m"}]})
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
-        self.request_headers.append({name.lower(): value for name, value in request.headers.items()})
+        self._hear(request)
         answer = self._next(await request.json())
         number = len(self.requests)
         if answer.status != 200:
@@ -93,7 +100,7 @@ class ResponsesServer:
             raise
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
-        self.request_headers.append({name.lower(): value for name, value in request.headers.items()})
+        self._hear(request)
         if self.refuses_sockets:
             return web.json_response({"error": {"message": "no"}}, status=self.refuses_sockets)
         socket = web.WebSocketResponse(autoping=False)
