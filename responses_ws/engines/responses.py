@@ -9,7 +9,7 @@ import msgspec
 
 from responses_ws.protocol.sampling import Delta
 
-from .base import Capabilities, ChatRequest, Engine, EngineModel
+from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel
 from .http import HttpClient, StreamedAnswer, checked_url
 from .openai_chat import isolation, models_in
 from .options import Timeouts, read_options
@@ -137,44 +137,37 @@ class Responses(Engine):
         answer = SocketAnswer(self.sockets, body, reader, self.free_socket(known) if known is not None else None)
         return answer
 
+    async def count(self, request: ChatRequest) -> int | None:
+        body = _joined(_context_fields(request), request, None)
+        try:
+            said = await self._client.ask("/responses/input_tokens", body, seconds=self._settings.timeouts.models)
+            return msgspec.json.decode(said, type=_Counted).input_tokens
+        except (EngineError, msgspec.DecodeError):
+            # Not every upstream counts.
+            return None
+
     def body(self, request: ChatRequest, known: Continuation | None = None) -> bytes:
         """The JSON body, or the event. The items are copied as the bytes they are."""
-        settings, prompt = self._settings, request.prompt
+        settings = self._settings
         is_http = settings.transport == "http"
-        text = {"format": _format(request.response_format), "verbosity": request.verbosity}
-        reasoning = {"effort": request.reasoning_effort, "summary": request.reasoning_summary}
         fields: dict[str, Any] = {
             "type": None if is_http else "response.create",
-            "model": request.model,
             "stream": True if is_http else None,
             "store": settings.store,
-            "previous_response_id": known.response_id if known is not None else None,
+            **_context_fields(request),
             "max_output_tokens": request.max_output_tokens,
             "temperature": request.temperature,
             "top_p": request.top_p,
             "frequency_penalty": request.frequency_penalty,
             "presence_penalty": request.presence_penalty,
-            "text": _given(text) or None,
-            "reasoning": _given(reasoning) or None,
         }
         if request.top_logprobs is not None:
             fields["top_logprobs"] = request.top_logprobs
             fields["include"] = ["message.output_text.logprobs"]
-        if request.tools:
-            fields["tool_choice"] = request.tool_choice
-            fields["parallel_tool_calls"] = request.parallel_tool_calls
         if settings.affinity_field:
             fields[settings.affinity_field] = request.prompt_cache_key or request.affinity
         extra = {**isolation(settings.isolation_field, request), **settings.extra_body}
-        parts = [msgspec.json.encode({**_given(fields), **extra})[:-1]]
-        if request.tools:
-            parts += [b',"tools":', request.tools]
-        items = list(prompt.log) if known is None else prompt.log.since(prompt.continued)
-        if prompt.instructions.startswith(b'"'):
-            parts += [b',"instructions":', prompt.instructions]
-        elif prompt.instructions:
-            items = [prompt.instructions, *items]
-        return b"".join([*parts, b',"input":[', b",".join(items), b"]}"])
+        return _joined({**fields, **extra}, request, known)
 
 
 class _Call(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
@@ -199,6 +192,41 @@ class _Call(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
 
     async def __aexit__(self, *exc_info: Any) -> None:
         await self._answer.__aexit__(*exc_info)
+
+
+class _Counted(msgspec.Struct):
+    input_tokens: int
+
+
+def _context_fields(request: ChatRequest) -> dict[str, Any]:
+    """What the model is told beside its input."""
+    text = {"format": _format(request.response_format), "verbosity": request.verbosity}
+    reasoning = {"effort": request.reasoning_effort, "summary": request.reasoning_summary}
+    return {
+        "model": request.model,
+        "text": _given(text) or None,
+        "reasoning": _given(reasoning) or None,
+        "tool_choice": request.tool_choice if request.tools else None,
+        "parallel_tool_calls": request.parallel_tool_calls if request.tools else None,
+    }
+
+
+def _joined(fields: dict[str, Any], request: ChatRequest, known: Continuation | None) -> bytes:
+    """A JSON object of these fields, the tools, and the input that ``known`` is continued with."""
+    prompt = request.prompt
+    if known is None:
+        items = list(prompt.log)
+    else:
+        fields = {**fields, "previous_response_id": known.response_id}
+        items = prompt.log.since(prompt.continued)
+    parts = [msgspec.json.encode(_given(fields))[:-1]]
+    if request.tools:
+        parts += [b',"tools":', request.tools]
+    if prompt.instructions.startswith(b'"'):
+        parts += [b',"instructions":', prompt.instructions]
+    elif prompt.instructions:
+        items = [prompt.instructions, *items]
+    return b"".join([*parts, b',"input":[', b",".join(items), b"]}"])
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -255,3 +255,14 @@ async def test_a_compacted_chain_is_sent_anew(front_door: Door, way: str) -> Non
 
     assert [item["type"] for item in compacted["output"]] == ["compaction"]
     assert text_of(after) == 'You said: "on"'
+
+
+async def test_the_upstream_counts_the_input(front_door: Door, door: Door, way: str) -> None:
+    counts = []
+    for one, model in ((front_door, way), (door, "scripted")):
+        async with one.http() as client:
+            body = {"model": model, "input": "word " * 100, "instructions": "Be brief."}
+            async with client.post("/v1/responses/input_tokens", json=body) as answer:
+                counts.append((await answer.json())["input_tokens"])
+
+    assert counts[0] == counts[1] > 50

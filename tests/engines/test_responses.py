@@ -460,6 +460,28 @@ async def test_nobody_there(options: dict[str, Any]) -> None:
     assert not health.ok
 
 
+async def test_the_upstream_counts_what_it_would_be_told(server: ResponsesServer, make: Make) -> None:
+    engine = make()
+    prompt = ChatPrompt(takes=engine.capabilities.media).extended([user("Hi")]).with_instructions("Be brief.")
+    request = chat_request("", model="m", prompt=prompt, max_output_tokens=5, temperature=0.5, reasoning_effort="low")
+
+    counted = await engine.count(request)
+    server.counts = False
+    uncounted = await engine.count(request)
+
+    assert (counted, uncounted) == (7, None)
+    told = {"model": "m", "reasoning": {"effort": "low"}, "instructions": "Be brief.", "input": [user("Hi")]}
+    assert server.requests == [told, told]
+
+
+async def test_an_upstream_that_is_down_counts_nothing() -> None:
+    engine = Responses("far", {"BASE_URL": "http://127.0.0.1:1/v1"})
+    counted = await engine.count(chat_request("", prompt=ChatPrompt(takes=engine.capabilities.media)))
+    await engine.aclose()
+
+    assert counted is None
+
+
 async def test_models(make: Make) -> None:
     engine = make()
 

@@ -45,6 +45,8 @@ class ResponsesServer:
         self.sockets: list[web.WebSocketResponse] = []
         self.refuses_sockets = 0
         """A status for every handshake from now on."""
+        self.counts = True
+        """How many tokens an input has: 7; or it does not say."""
         self.redirects_to = ""
         """Where everybody is sent from now on."""
         self.departures: asyncio.Queue[int] = asyncio.Queue()
@@ -53,6 +55,7 @@ class ResponsesServer:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/responses", self._post)
         app.router.add_get("/v1/responses", self._connect)
+        app.router.add_post("/v1/responses/input_tokens", self._count)
         app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
 
@@ -74,6 +77,10 @@ class ResponsesServer:
         self.request_headers.append({name.lower(): value for name, value in request.headers.items()})
         if self.redirects_to:
             raise web.HTTPTemporaryRedirect(self.redirects_to)
+
+    async def _count(self, request: web.Request) -> web.Response:
+        self.requests.append(await request.json())
+        return web.json_response({"object": "response.input_tokens", "input_tokens": 7} if self.counts else {})
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m"}]})
