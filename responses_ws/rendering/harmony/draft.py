@@ -1,6 +1,6 @@
 """A prompt in harmony about to be rendered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,43 +29,32 @@ class HarmonyDraft(Draft):
         """Behind that, what is kept of it as history has it."""
         self._has_reasoning = False
         """There is analysis in that."""
-        self._held = 0
-        """How many messages both hold."""
         self._pieces: list[tuple[Sequence[int], int, bool]] = []
-        self.path = "full"
+        """Ids of new messages, how many messages the log then holds, and whether there is analysis in them."""
         log = prompt.tokens
-        if (
-            log is not None
-            and log.messages
-            and log.fingerprint == self._base.fingerprint
-            and log.messages <= len(prompt.log)
-        ):
-            self._held = log.messages
-        self._new: list[dict[str, Any]] = _decode(b"[%s]" % b",".join(prompt.log.since(self._held)))
-        self._answered = max((index for index, message in enumerate(self._new) if _is_final(message)), default=-1)
-        """The last of the new messages that answers the user; analysis before it is forgotten."""
-        if log is not None and self._held:
-            self._continue(log)
-        self.kept_tokens = len(self._base)
-        self.size = sum(map(len, prompt.log.since(self._held)))
-        if not self._held:
+        is_of_this = log is not None and log.fingerprint == self._base.fingerprint
+        self._log = log if log and is_of_this and 0 < log.messages <= len(prompt.log) else None
+        self._held = self._log.messages if self._log is not None else 0
+        self._new = prompt.log.since(self._held)
+        self.path = "full" if self._log is None else "append"
+        self.kept_tokens = 0
+        self.size = sum(map(len, self._new))
+        if self._log is None:
             self.size += len(prompt.instructions) + len(ask.tools or b"")
 
     def make(self) -> None:
-        renderer = self._renderer
-        if not self._held:
-            front: list[dict[str, Any]] = _decode(b"[%s]" % self._prompt.instructions)
-            told = [message for message in adapted(front, _MANNERS) if message["role"] == "system"]
-            others = [message for message in adapted(front, _MANNERS) if message["role"] != "system"]
-            ids = renderer.head([message["content"] for message in told], self._ask)
-            for message in others:
-                ids += renderer.message(message, keeps_analysis=False)
-            self._pieces.append((ids, 0, False))
-        for index, message in enumerate(adapted(self._new, _MANNERS)):
+        new = adapted(_decode(b"[%s]" % b",".join(self._new)), _MANNERS)
+        answered = max((index for index, message in enumerate(new) if _is_final(message)), default=-1)
+        if self._log is not None:
+            self._continue(self._log, is_answered=answered >= 0)
+        else:
+            self._pieces.append((self._head(), 0, False))
+        for index, message in enumerate(new):
             if message["role"] == "tool" and "name" not in message:
                 message["name"] = self._name_of(message["tool_call_id"])
-            keeps_analysis = index > self._answered
-            ids = renderer.message(message, keeps_analysis=keeps_analysis)
+            # What led to an answer is forgotten with it.
+            keeps_analysis = index > answered
+            ids = self._renderer.message(message, keeps_analysis=keeps_analysis)
             has_reasoning = keeps_analysis and bool(message.get("reasoning_content"))
             self._pieces.append((ids, self._held + index + 1, has_reasoning))
 
@@ -77,37 +66,41 @@ class HarmonyDraft(Draft):
             log = log.extended(ids, "rendered", messages=messages, has_reasoning=has_reasoning)
         return log.extended(self._renderer.controls.opening, "opening", messages=len(self._prompt.log))
 
-    def _continue(self, log: TokenLog) -> None:
+    def _head(self) -> list[int]:
+        front = adapted(_decode(b"[%s]" % self._prompt.instructions), _MANNERS)
+        ids = self._renderer.head([one["content"] for one in front if one["role"] == "system"], self._ask)
+        for message in front:
+            if message["role"] != "system":
+                ids += self._renderer.message(message, keeps_analysis=False)
+        return ids
+
+    def _continue(self, log: TokenLog, *, is_answered: bool) -> None:
         """Keep what can be kept of ``log``."""
         spans, controls = log.spans, self._renderer.controls
         end = _unopened(log, len(spans))
         start = _unopened(log, end - 1) if end and spans[end - 1].kind == "sampled" else end
-        answered = self._answered >= 0 or controls.has_final(_ids(log, start, end))
-        if answered:
+        is_answered = is_answered or controls.has_final(_ids(log, start, end))
+        if is_answered:
             reasoned = next((index for index in range(end) if spans[index].has_reasoning), end)
             start = min(start, _unopened(log, reasoned))
         old = _ids(log, start, end)
-        settled = controls.settled(old, forgets_analysis=answered)
+        settled = controls.settled(old, forgets_analysis=is_answered)
         if settled == list(old):
-            self.path = "append"
             self._base = log.until(end)
         else:
             self.path = "rewind"
             self._base = log.until(start)
             self._again = settled
-            self._has_reasoning = not answered and any(spans[index].has_reasoning for index in range(start, end))
+            self._has_reasoning = not is_answered and any(spans[index].has_reasoning for index in range(start, end))
+        self.kept_tokens = len(self._base)
 
     def _name_of(self, call_id: str) -> str:
         """The tool of a call in the messages before the new ones."""
-        for message in self._earlier():
-            for call in message.get("tool_calls") or ():
+        for index in range(self._held - 1, -1, -1):
+            for call in _decode(self._prompt.log[index]).get("tool_calls") or ():
                 if call["id"] == call_id:
                     return str(call["function"]["name"])
         return "unknown"
-
-    def _earlier(self) -> Iterator[dict[str, Any]]:
-        for index in range(self._held - 1, -1, -1):
-            yield _decode(self._prompt.log[index])
 
 
 def _is_final(message: dict[str, Any]) -> bool:
