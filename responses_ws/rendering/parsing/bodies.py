@@ -16,7 +16,7 @@ class CallBody(ABC):
     """One call, read while it is written. What becomes certain of it goes to ``said``."""
 
     def __init__(self, said: Said, raw: str, declared: Collection[str] | None) -> None:
-        self.raw = raw
+        self.raw = [raw]
         """What was written since the opener, it included, while it is not sure that this is a call."""
         self.has_started = False
         self.is_malformed = False
@@ -32,7 +32,7 @@ class CallBody(ABC):
             NotACall: only before it ``has_started``.
         """
         if not self.has_started:
-            self.raw += text
+            self.raw.append(text)
         return self._read(text)
 
     @abstractmethod
@@ -51,5 +51,5 @@ class CallBody(ABC):
         if not name or (self._declared is not None and name not in self._declared):
             raise NotACall
         self.has_started = True
-        self.raw = ""
+        self.raw = []
         self._said.start(name, call_id)

@@ -236,11 +236,12 @@ class FamilyParser(OutputParser):
 
     def _refuse_body(self, body: CallBody) -> None:
         self._body = None
+        raw = "".join(body.raw)
         if self._is_tagged:
-            self._say_as_text(body.raw)
+            self._say_as_text(raw)
         else:
             self._state = "text"
-            self._tell(body.raw)
+            self._tell(raw)
 
     def _say_as_text(self, raw: str) -> None:
         """A call was meant, and none can be made of it."""

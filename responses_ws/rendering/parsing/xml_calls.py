@@ -1,7 +1,7 @@
 """Calls whose arguments are written as XML of a sort, each between tags of its own."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -49,7 +49,7 @@ class XmlBody(CallBody):
         self._types: frozenset[str] | None = None
         """Of the value that is being read; None: between values."""
         self._is_first_piece = False
-        self._kept = ""
+        self._kept: list[str] = []
         """Of a value that may be something else than text."""
         self._parameters = 0
 
@@ -122,10 +122,11 @@ class XmlBody(CallBody):
     def _begin_value(self, key: str) -> None:
         self._said.arguments(f"{', ' if self._parameters else '{'}{_quoted(key)}: ")
         self._parameters += 1
-        properties = self._schema.get("properties") or {}
-        self._types = frozenset(_types(properties.get(key), self._schema)) or _STRING
+        properties = self._schema.get("properties")
+        schema = properties.get(key) if isinstance(properties, dict) else None
+        self._types = _types(schema, self._schema) or _STRING
         self._is_first_piece = True
-        self._kept = ""
+        self._kept = []
         if self._types == _STRING:
             self._said.arguments('"')
 
@@ -151,11 +152,11 @@ class XmlBody(CallBody):
         if self._types == _STRING:
             self._said.arguments(_quoted(text)[1:-1])
         else:
-            self._kept += text
+            self._kept.append(text)
 
     def _end_value(self) -> None:
         assert self._types is not None, "a value ends after it has begun"
-        self._said.arguments('"' if self._types == _STRING else _json_of(self._kept, self._types))
+        self._said.arguments('"' if self._types == _STRING else _json_of("".join(self._kept), self._types))
         self._types = None
 
 
@@ -171,25 +172,37 @@ def _json_of(text: str, types: frozenset[str]) -> str:
             return "null" if kind == "null" else bare.lower()
     try:
         value = msgspec.json.decode(bare)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return _quoted(text)
     fits = _TYPES[type(value)] in types or (type(value) is int and "number" in types)
     return bare if fits and not isinstance(value, str) else _quoted(text)
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
-    """The JSON types that a schema allows, as far as it says so."""
-    if not isinstance(schema, dict) or depth > 8:
-        return
-    named = schema.get("type")
-    yield from [named] if isinstance(named, str) else named or ()
-    for value in [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]:
-        yield _TYPES[type(value)]
-    for inner in [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())]:
-        yield from _types(inner, root, depth + 1)
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
-        for step in reference[2:].split("/"):
-            target = target.get(step) if isinstance(target, Mapping) else None
-        yield from _types(target, root, depth + 1)
+def _types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a schema allows, as far as it says so. It is the client's, and may be any JSON."""
+    types: set[str] = set()
+    unread, read = [schema], set()
+    while unread:
+        one = unread.pop()
+        # References may go in circles.
+        if not isinstance(one, dict) or id(one) in read:
+            continue
+        read.add(id(one))
+        named = [one.get("type"), *_list_in(one, "type")]
+        types.update(kind for kind in named if isinstance(kind, str))
+        values = [*_list_in(one, "enum"), *([one["const"]] if "const" in one else ())]
+        types.update(_TYPES[type(value)] for value in values)
+        for key in ("anyOf", "oneOf", "allOf"):
+            unread += _list_in(one, key)
+        reference = one.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            target: Any = root
+            for step in reference[2:].split("/"):
+                target = target.get(step) if isinstance(target, Mapping) else None
+            unread.append(target)
+    return frozenset(types)
+
+
+def _list_in(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []

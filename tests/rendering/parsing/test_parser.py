@@ -193,6 +193,16 @@ def test_the_first_space_of_an_answer_is_kept_where_the_prompt_shows_that_it_is_
         assert told(parser, [[one] for one in said]) == [text(seen)]
 
 
+def test_a_value_nested_too_deeply_to_be_read_is_text() -> None:
+    said = f"<tool_call><function=save><parameter=tags>{'[' * 20_000}</parameter></function></tool_call>"
+    parser = parser_of(Answer("qwen-coder", said, []), VOCABULARIES["with ids"])
+
+    ((_call, _name, arguments, is_whole),) = told(parser, [VOCABULARIES["with ids"].encode(said).ids])
+
+    assert json.loads(arguments) == {"tags": "[" * 20_000}
+    assert is_whole
+
+
 def test_schemas_are_read_once_along_a_chain() -> None:
     f = {"name": "f", "parameters": {"type": "object"}}
     encoded = json.dumps([{"type": "function", "function": one} for one in (f, {"name": "g"})]).encode()

@@ -113,6 +113,29 @@ def test_XML_arguments_are_the_values_that_were_written(
     assert json.loads(arguments) == values
 
 
+keywords = st.sampled_from(["type", "enum", "const", "anyOf", "allOf", "$ref", "properties", "x"])
+strange_schemas = st.recursive(
+    st.none() | st.integers() | st.sampled_from(["string", "integer", "null", "#/properties/x", "#/x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(strange_schemas, strange_schemas, st.sampled_from(["5", "null", "x", '["a"]', "True", "-"]))
+def test_no_schema_is_too_strange(properties: Any, schema: Any, value: str) -> None:
+    """Whatever a client sends as one, the arguments are an object that holds what was written."""
+    parameters = {"properties": {"x": schema}} if properties is None else {"properties": properties, "x": schema}
+    said = f"<tool_call><function=f><parameter=x>{value}</parameter></function></tool_call>"
+    vocabulary = tokenizer(*MARKERS)
+
+    parser = build_parser("qwen-coder", tokenizer=vocabulary, tools={"f": parameters})
+    ((_call, _name, arguments, is_whole),) = told(parser, [vocabulary.encode(said).ids])
+
+    readings = [value, *([json.loads(value.lower())] if value not in "x-" else [])]
+    assert json.loads(arguments)["x"] in readings
+    assert is_whole
+
+
 SOUP = [
     *MARKERS,
     END,
