@@ -105,14 +105,16 @@ class Bus:
 
     async def _feel(self) -> None:
         """Waits for nudges. A layer that is down, or times out on its own, is asked again."""
-        loop = asyncio.get_running_loop()
-        while True:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        # A layer may swallow a cancellation that comes together with a message.
+        while not task.cancelling():
             layer = get_channel_layer()
             try:
                 channel = await layer.new_channel("responses_ws.control")
                 await layer.group_add(GROUP, channel)
                 rejoin_at = loop.time() + SECONDS_BETWEEN_JOINS
-                while loop.time() < rejoin_at:
+                while loop.time() < rejoin_at and not task.cancelling():
                     async with asyncio.timeout(SECONDS_BETWEEN_JOINS):
                         await layer.receive(channel)
                     self._nudged.set()
