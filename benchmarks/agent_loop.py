@@ -83,7 +83,11 @@ def measure(
         is_embedded = model == EMBEDDED_MODEL
         # Generous: a turn that takes ten times the engine's own time is a fault, not a figure.
         timeout = EMBEDDED_TURN_SECONDS if is_embedded else 20 + 10 * load.ideal_turn
-        return run(way, load, Peer(there.url, there.key, model or load.model, timeout, is_embedded), pid=there.pid)
+        before = there.rendered_tokens() or 0
+        rollout = run(way, load, Peer(there.url, there.key, model or load.model, timeout, is_embedded), pid=there.pid)
+        after = there.rendered_tokens()
+        rollout.rendered_tokens = after - before if after is not None else None
+        return rollout
 
     for load in loads:
         for way in ways:

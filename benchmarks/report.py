@@ -39,12 +39,16 @@ class Load:
 
 @dataclass(slots=True)
 class Rollout:
-    """One loop of one way. Times in seconds; ``cpu`` is the server's, None where it was not measured."""
+    """One loop of one way. Times in seconds; ``cpu`` is the server's, None where it was not measured.
+
+    ``rendered_tokens``: how many token ids the server has made of text; None where it makes none.
+    """
 
     load: Load
     way: str
     connect: float = 0.0
     cpu: float | None = None
+    rendered_tokens: int | None = None
     turns: list[Turn] = field(default_factory=list)
 
     @property
@@ -75,6 +79,7 @@ def table(rollouts: Sequence[Rollout]) -> str:
     titles = [
         "K", "tokens × rate", "way", "end to end s (min–max)", "÷ http-new", "first token ms p50 / p95",
         "overhead ms/turn", "last ten ÷ first ten", "server CPU ms/turn", "sent kB", "input tokens (cached)",
+        "rendered tokens",
     ]  # fmt: skip
     lines = [f"| {' | '.join(titles)} |", "| ---: | ---: | --- |" + " ---: |" * (len(titles) - 3)]
     loads: dict[Load, dict[str, list[Rollout]]] = defaultdict(lambda: defaultdict(list))
@@ -103,6 +108,7 @@ def line(runs: Sequence[Rollout], base: float | None) -> str:
         f"{median(cpu):.2f}" if cpu else "–",
         f"{median(sum(turn.sent_bytes for turn in run.turns) for run in runs) / 1000:.0f}",
         tokens(runs),
+        f"{median(run.rendered_tokens or 0 for run in runs):.0f}" if runs[0].rendered_tokens else "–",
     ]
     return " | ".join(cells)
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -18,15 +19,29 @@ from .wire import BenchmarkError
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
+_OPEN_RECORDS = "SELECT count(*) FROM responses_ws_usagerecord WHERE status = 'in_progress'"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server: ``url`` ends in ``/v1``. ``pid`` is 0 where the process is not ours."""
+    """A running server: ``url`` ends in ``/v1``. ``pid`` is 0, and ``database`` None, where the process is not ours."""
 
     url: str
     key: str = ""
     pid: int = 0
+    database: Path | None = None
+
+    def rendered_tokens(self) -> int | None:
+        """How many token ids it has made of text so far, by its usage records; None where it makes none."""
+        if self.database is None:
+            return None
+        deadline = time.monotonic() + START_SECONDS
+        with contextlib.closing(sqlite3.connect(self.database)) as connection:
+            # A response that was left by its client is closed a moment later.
+            while connection.execute(_OPEN_RECORDS).fetchone() != (0,) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            (total,) = connection.execute("SELECT sum(rendered_tokens) FROM responses_ws_usagerecord").fetchone()
+        return total
 
 
 @contextlib.contextmanager
@@ -87,7 +102,7 @@ def responses_server(engine_url: str = "") -> Iterator[Server]:
         log_path = Path(var) / "server.log"
         with log_path.open("w") as log:
             process = subprocess.Popen(serve, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-        server = Server(f"http://127.0.0.1:{port}/v1", key, process.pid)
+        server = Server(f"http://127.0.0.1:{port}/v1", key, process.pid, Path(var) / "db.sqlite3")
         with running(process):
             try:
                 wait_ready(server, process)
