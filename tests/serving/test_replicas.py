@@ -132,11 +132,12 @@ async def test_a_refusal_of_the_call_itself_is_not_passed_on(principal: Principa
 
 
 async def test_where_all_are_down_the_answer_is_fast_and_says_when_to_come_back(principal: Principal) -> None:
-    connections = 0
+    calls = 0
 
-    def slam(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
+    async def slam(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        # A probe is a GET.
+        calls += (await reader.readline()).startswith(b"POST")
         writer.close()
 
     broken = [ChatServer(), ChatServer()]
@@ -146,14 +147,14 @@ async def test_where_all_are_down_the_answer_is_fast_and_says_when_to_come_back(
     async with replicas(*broken):
         with pytest.raises(Overloaded):
             await turn(principal)
-        tried = connections
+        tried = calls
 
-        # Down as they are, nobody is connected to for the turns that follow.
+        # Down as they are, nobody is called for the turns that follow.
         for _ in range(20):
             with pytest.raises(Overloaded) as refused:
                 await turn(principal)
 
-        assert connections == tried
+        assert calls == tried
         assert int(refused.value.headers["retry-after"]) >= 1
     for listener in listeners:
         listener.close()
