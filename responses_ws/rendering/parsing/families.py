@@ -23,6 +23,8 @@ class CallForm(msgspec.Struct, frozen=True, kw_only=True):
     """Models mix up the two that are in use."""
     separators: str = " \t\r\n"
     """Characters that say nothing behind an opener and between two calls."""
+    list_end: str = ""
+    """What may follow the last call, before text."""
     is_bare: bool = False
     """A call may begin an answer without an opener. It is one only if it names a tool that was offered."""
 
@@ -63,7 +65,15 @@ _LLAMA3 = CallForm(
     separators=" \t\r\n;",
     is_bare=True,
 )
-_MISTRAL = CallForm(opener="[TOOL_CALLS]", head="", middle="[ARGS]", tail="", body="named", separators=" \t\r\n[],")
+_MISTRAL = CallForm(
+    opener="[TOOL_CALLS]",
+    head="",
+    middle="[ARGS]",
+    tail="",
+    body="named",
+    separators=" \t\r\n[],",
+    list_end="]",
+)
 _MISTRAL_LIST = msgspec.structs.replace(_MISTRAL, head='[{"name": "', middle='", "arguments": ', tail="}]")
 
 FAMILIES: dict[str, Family] = {

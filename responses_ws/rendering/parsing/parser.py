@@ -54,6 +54,8 @@ class FamilyParser(OutputParser):
         """That was read, and no call behind it yet."""
         self._is_tagged = False
         """The calls have had an opener: there is no doubt that calls were meant."""
+        self._before_calls: Literal["text", "reasoning"] = "text"
+        """What goes on if nothing behind the opener is a call."""
         self._held = ""
         """Whitespace that is scaffold if a marker follows."""
         self._is_fresh = True
@@ -145,10 +147,11 @@ class FamilyParser(OutputParser):
         elif kind == "call":
             if self._opener:
                 self._say_as_text(self._opener + self._gap)
-            # Within reasoning, too: a model that forgot to close it has closed it with this.
-            opener = self._held + literal if self._state == "text" else literal
+            # Within reasoning, too: a model that forgot to close it has closed it with this, if it is a call.
+            opener, before = self._held + literal, self._state
             self._enter("calls")
             self._opener, self._is_tagged = opener, True
+            self._before_calls = "reasoning" if before == "reasoning" else "text"
         elif kind == "call_end" and self._state == "calls" and not self._opener:
             self._enter("text")
         elif kind == "think" and self._state != "reasoning" and not self._opener:
@@ -200,7 +203,7 @@ class FamilyParser(OutputParser):
         if not rest:
             return
         opener, gap = self._opener, self._gap
-        body = self._body_of(rest, opener + gap.removesuffix(rest))
+        body = self._body_of(rest, opener + gap.removesuffix(rest), is_behind_opener=bool(opener))
         if body is not None:
             self._opener = self._gap = ""
             self._body = body
@@ -209,9 +212,9 @@ class FamilyParser(OutputParser):
             self._say_as_text(opener + gap)
         else:
             self._enter("text")
-            self._say(gap)
+            self._say(gap.removeprefix(self._form.list_end))
 
-    def _body_of(self, text: str, raw: str) -> CallBody | None:
+    def _body_of(self, text: str, raw: str, *, is_behind_opener: bool) -> CallBody | None:
         """What reads a call that begins with ``text``; None: no call begins so."""
         assert self._form is not None, "calls are read only where tools were offered"
         form = self._form
@@ -221,7 +224,8 @@ class FamilyParser(OutputParser):
             return XmlBody(self._said, raw, declared, self._tools) if is_xml else None
         if text.startswith("{"):
             return JsonBody(self._said, raw, declared, form.argument_keys)
-        return NamedBody(self._said, raw, declared) if form.body == "named" else None
+        is_named = form.body == "named" and is_behind_opener
+        return NamedBody(self._said, raw, declared) if is_named else None
 
     def _close_body(self) -> None:
         """The call has to end here."""
@@ -247,7 +251,7 @@ class FamilyParser(OutputParser):
         """A call was meant, and none can be made of it."""
         self.malformed_calls += 1
         self._opener = self._gap = ""
-        self._state = "text"
+        self._state = self._before_calls
         self._tell(raw)
 
     def _say(self, text: str) -> None:

@@ -190,6 +190,12 @@ ANSWERS: dict[str, Answer] = {
         f"<think>\nI look.\n{HERMES_CALL}\nDone.",
         [reasoning("I look."), call("get_weather", PARIS), text("Done.")],
     ),
+    "a marker of calls in reasoning that begins none": Answer(
+        "think-hermes",
+        "<think>I write\n<tool_call> now.\n</think>\n\nDone.",
+        [reasoning("I write\n<tool_call> now."), text("Done.")],
+        1,
+    ),
     "a call behind reasoning": Answer(
         "think-hermes",
         f"I look.\n</think>\n\n{HERMES_CALL}",
@@ -284,6 +290,14 @@ ANSWERS: dict[str, Answer] = {
         "mistral",
         f' I look.[TOOL_CALLS] [{{"name": "save", "arguments": {{}}}}, {{"name":"get_weather","arguments":{NESTED}}}]',
         [text(" I look."), call("save", "{}"), call("get_weather", NESTED)],
+    ),
+    "text behind a list": Answer(
+        "mistral",
+        '[TOOL_CALLS][{"name": "save", "arguments": {}}] Done, [1].',
+        [call("save", "{}"), text(" Done, [1].")],
+    ),
+    "text behind a named call": Answer(
+        "mistral", "[TOOL_CALLS]save[ARGS]{}\nDone, get_weather.", [call("save", "{}"), text("Done, get_weather.")]
     ),
     "a list that stops": Answer("mistral-list", '[TOOL_CALLS][{"name": ', [text('[TOOL_CALLS][{"name": ')], 1),
     "named calls": Answer(
