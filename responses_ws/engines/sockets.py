@@ -31,13 +31,15 @@ class SocketLimits(msgspec.Struct, frozen=True, rename="upper", forbid_unknown_f
     age_seconds: float = 3300.0
     """Since it was opened, at the end of a response. OpenAI closes after 60 minutes: we go first."""
     ping_seconds: float = 30.0
+    """Between pings. One that is not answered before the next is due closes the socket."""
 
 
 class Socket:
     """One connection. A task reads it always, so that pings are answered and a close is noticed while it is idle."""
 
-    def __init__(self, connection: aiohttp.ClientWebSocketResponse, now: float) -> None:
-        self.opened_at = now
+    def __init__(self, connection: aiohttp.ClientWebSocketResponse, *, ping_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.opened_at = self._loop.time()
         self.response_id: str | None = None
         """The upstream's id of the last response that was made on it, and is all that it remembers."""
         self.is_open = True
@@ -45,7 +47,12 @@ class Socket:
         self.timer: asyncio.TimerHandle | None = None
         self._connection = connection
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue(MAX_FRAMES)
-        self._task = asyncio.get_running_loop().create_task(self._read())
+        self.reading = self._loop.create_task(self._read())
+        """Ends with the connection."""
+        self._ping_seconds = ping_seconds
+        self._is_pinged = False
+        self._beat = self._loop.call_later(ping_seconds, self._ping)
+        self._pinging: asyncio.Task[None] | None = None
 
     async def send(self, frame: bytes) -> None:
         """Raises OSError or aiohttp.ClientError."""
@@ -67,8 +74,11 @@ class Socket:
 
     async def aclose(self) -> None:
         self.is_open = False
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._beat.cancel()
+        tasks = [task for task in (self.reading, self._pinging) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(aiohttp.ClientError, OSError):
             await self._connection.close()
 
@@ -76,13 +86,33 @@ class Socket:
         try:
             while True:
                 message = await self._connection.receive()
-                if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                self._is_pinged = False
+                if message.type is aiohttp.WSMsgType.PING:
+                    await self._connection.pong(message.data)
+                elif message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                    await self._frames.put(message.data)
+                elif message.type is not aiohttp.WSMsgType.PONG:
                     return
-                await self._frames.put(message.data)
+        except (aiohttp.ClientError, OSError):
+            pass
         finally:
             self.is_open = False
             with contextlib.suppress(asyncio.QueueFull):
                 self._frames.put_nowait(None)
+
+    def _ping(self) -> None:
+        # While a slow turn holds the upstream back nothing is read, no pong either: the client library's own heartbeat
+        # would close the socket then.
+        if self._is_pinged and not self._frames.full():
+            self.reading.cancel()
+            return
+        self._is_pinged = True
+        self._pinging = self._loop.create_task(self._send_ping())
+        self._beat = self._loop.call_later(self._ping_seconds, self._ping)
+
+    async def _send_ping(self) -> None:
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            await self._connection.ping()
 
 
 class Sockets:
@@ -95,6 +125,7 @@ class Sockets:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sockets: dict[Socket, None] = {}
         """Idle ones in the order of their last use."""
+        self._opening = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -119,19 +150,28 @@ class Sockets:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             # Those of another loop (tests have many) are left to that loop's end.
-            self._loop, self._sockets, self._closing = loop, {}, set()
-        for gone in [socket for socket in self._sockets if not socket.is_open and not socket.is_used]:
-            self.drop(gone)
-        if len(self._sockets) >= self._limits.most:
+            self._loop, self._sockets, self._opening, self._closing = loop, {}, 0, set()
+        if len(self._sockets) + self._opening >= self._limits.most:
             oldest = next((socket for socket in self._sockets if not socket.is_used), None)
             if oldest is None:
                 raise EngineError("overloaded", f"all {self._limits.most} sockets to the upstream are in use")
             self.drop(oldest)
+        self._opening += 1
+        try:
+            connection = await self._connect()
+        finally:
+            self._opening -= 1
+        socket = Socket(connection, ping_seconds=self._limits.ping_seconds)
+        socket.reading.add_done_callback(lambda _task: None if socket.is_used else self.drop(socket))
+        self._sockets[socket] = None
+        return socket
+
+    async def _connect(self) -> aiohttp.ClientWebSocketResponse:
         try:
             async with asyncio.timeout(self._connect_seconds):
-                connection = await self._client.session().ws_connect(
+                return await self._client.session().ws_connect(
                     f"{self._client.base_url}/responses",
-                    heartbeat=self._limits.ping_seconds,
+                    autoping=False,
                     max_msg_size=MAX_ANSWER_BYTES,
                     timeout=aiohttp.ClientWSTimeout(ws_close=SECONDS_TO_CLOSE),
                 )
@@ -144,9 +184,6 @@ class Sockets:
             raise EngineError("unavailable", message, status=exc.status) from exc
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._client.unreachable(exc) from exc
-        socket = Socket(connection, loop.time())
-        self._sockets[socket] = None
-        return socket
 
     def give_back(self, socket: Socket, response_id: str | None) -> None:
         """It has made this response, and waits for the next of its chain."""
@@ -161,7 +198,9 @@ class Sockets:
 
     def drop(self, socket: Socket) -> None:
         """Close it: which also is how the upstream learns that nobody wants its answer. Idempotent."""
-        self._sockets.pop(socket, None)
+        if socket not in self._sockets:
+            return
+        del self._sockets[socket]
         if socket.timer is not None:
             socket.timer.cancel()
         task = asyncio.get_running_loop().create_task(socket.aclose())

@@ -348,6 +348,43 @@ async def test_a_socket_answers_pings_while_it_is_idle(server: ResponsesServer, 
     assert await server.pongs.get() == b"well?"
 
 
+async def test_a_socket_that_answers_no_pings_is_closed(server: ResponsesServer, make: Make) -> None:
+    engine = make(TRANSPORT="websocket", SOCKETS={"PING_SECONDS": 0.02})
+    chain = Chain(engine)
+    server.answers_pings = False
+    await chain.turn("one")
+    await server.closed.get()
+    left = len(engine.sockets)
+    await chain.turn("two")
+
+    assert left == 0
+    assert brief(server)[1] == (None, ["one", "answer 1", "two"])
+
+
+async def test_a_socket_that_answers_pings_stays(server: ResponsesServer, make: Make) -> None:
+    chain = Chain(make(TRANSPORT="websocket", SOCKETS={"PING_SECONDS": 0.02}))
+    await chain.turn("one")
+    for _ in range(5):
+        await server.pinged.get()
+    await chain.turn("two")
+
+    assert brief(server)[1] == ("up_1", ["two"])
+
+
+async def test_a_turn_that_is_not_read_keeps_its_socket(server: ResponsesServer, make: Make) -> None:
+    engine = make(TRANSPORT="websocket", SOCKETS={"PING_SECONDS": 0.02})
+    created, delta, completed = words("x" * 10_000, "up_1")
+    server.answers = [Answer(events=[created, *[delta] * 2000, completed])]
+    request = chat_request("", model="m", prompt=ChatPrompt(takes=engine.capabilities.media).extended([user("Hi")]))
+
+    async with call(engine, request) as answer:
+        # Far more than is read ahead: no pong is read either, for as long as several pings are due.
+        await asyncio.sleep(0.2)
+        deltas = [delta async for deltas in answer for delta in deltas]
+
+    assert len(deltas) == 2001
+
+
 async def test_what_is_said_to_nobody_is_not_an_answer(server: ResponsesServer, make: Make) -> None:
     chain = Chain(make(TRANSPORT="websocket"))
     await chain.turn("one")

@@ -51,6 +51,8 @@ class ResponsesServer:
         """Where everybody is sent from now on."""
         self.departures: asyncio.Queue[int] = asyncio.Queue()
         self.closed: asyncio.Queue[int] = asyncio.Queue()
+        self.answers_pings = True
+        self.pinged: asyncio.Queue[bytes] = asyncio.Queue()
         self.pongs: asyncio.Queue[bytes] = asyncio.Queue()
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/responses", self._post)
@@ -123,6 +125,11 @@ class ResponsesServer:
     async def _serve(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         while True:
             message = await socket.receive()
+            if message.type is WSMsgType.PING:
+                self.pinged.put_nowait(message.data)
+                if self.answers_pings:
+                    await socket.pong(message.data)
+                continue
             if message.type is WSMsgType.PONG:
                 self.pongs.put_nowait(message.data)
                 continue
