@@ -1,7 +1,9 @@
 """Chat templates as models bring them along: Jinja, in a sandbox."""
 
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,8 +17,8 @@ from .tokenizer import marks_of
 
 MOST_TURNS_OF_LOOPS = 1_000_000
 """Over all ranges that a template counts through in one rendering."""
-MOST_REPEATED = 1_000_000
-"""Characters or entries that a repetition (``"-" * n``) may make."""
+MOST_WRITTEN = 1_000_000
+"""Characters or entries that one repetition or padding may make."""
 
 
 class TemplateFault(Exception):
@@ -37,8 +39,8 @@ class ChatTemplate:
     ``lstrip_blocks``, loop controls, ``tojson``, ``raise_exception``, ``strftime_now``, ``{% generation %}``.
 
     A template is the operator's, not the client's. It cannot reach Python through what it is given, change that, or
-    write more than ``most_characters``; ranges and repetitions are bounded, so that the usual endless loops end. Loops
-    within loops over the messages are not.
+    write more than ``most_characters``; ranges, repetitions and paddings are bounded, so that the usual endless loops
+    end. Loops within loops over messages are not bounded, nor is a text that is joined to itself again and again.
 
     Args:
         source: raises ValueError where it is no template.
@@ -122,15 +124,51 @@ def _raise(message: object = "") -> None:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        del self.globals["lipsum"]
+        for name, has_form in (("center", False), ("indent", False), ("format", True)):
+            self.filters[name] = _bounded(self.filters[name], has_form=has_form)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
             raise jinja2.TemplateRuntimeError("powers are not for chat templates")
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, str | list | tuple) and isinstance(other, int) and len(one) * other > MOST_REPEATED:
-                raise jinja2.TemplateRuntimeError("a repetition is too long")
+        if operator == "%" and isinstance(left, str):
+            _check_form(left, right if isinstance(right, tuple) else (right,))
+        if operator == "*":
+            for one, other in ((left, right), (right, left)):
+                if isinstance(one, str | list | tuple) and isinstance(other, int) and len(one) * other > MOST_WRITTEN:
+                    raise jinja2.TemplateRuntimeError("a repetition is too long")
         return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Any, __called: Any, *args: Any, **kwargs: Any) -> Any:
+        text = getattr(__called, "__self__", None)
+        if isinstance(text, str):
+            is_form = __called.__name__ in ("format", "format_map")
+            _check_form(text if is_form else "", (*args, *kwargs.values()))
+        return super().call(__context, __called, *args, **kwargs)
+
+
+_TOO_WIDE = re.compile(r"[0-9]{7}")
+
+
+def _check_form(form: str, values: Iterable[Any]) -> None:
+    """Raises where these values might be written over millions of characters."""
+    if _TOO_WIDE.search(form) or any(isinstance(value, int) and value > MOST_WRITTEN for value in values):
+        raise jinja2.TemplateRuntimeError("a text is padded too far")
+
+
+def _bounded(write: Callable[..., Any], *, has_form: bool) -> Callable[..., Any]:
+    """A filter that pads texts."""
+
+    @functools.wraps(write)
+    def bounded(text: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_form(str(text) if has_form else "", (*args, *kwargs.values()))
+        return write(text, *args, **kwargs)
+
+    return bounded
 
 
 class _Ranges:

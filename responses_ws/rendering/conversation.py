@@ -22,6 +22,8 @@ class Manners(msgspec.Struct, frozen=True):
     """Where it takes system messages."""
     alternates: bool = False
     """It takes no two user messages, or assistant messages, in a row."""
+    answers_results: bool = False
+    """It takes no user message right behind a tool's result: an empty answer goes between."""
     takes_objects: bool = True
     """Arguments of calls are to be objects. Without it they stay JSON text."""
     takes_text_arguments: bool = True
@@ -61,6 +63,8 @@ def adapted(messages: Sequence[Message], manners: Manners) -> list[Message]:
             adapted_message["tool_call_id"] = _id(call_id, manners)
             if call_id in names:
                 adapted_message["name"] = names[call_id]
+        if manners.answers_results and role == "user" and made and made[-1]["role"] == "tool":
+            made.append({"role": "assistant", "content": ""})
         if manners.alternates and made and _can_merge(made[-1], adapted_message):
             made[-1] = _merged(made[-1], adapted_message)
         else:

@@ -96,14 +96,18 @@ def probe(render: Render) -> Facts:
         ),
         "reasoning_content",
     )
+    said = None if calls["takes_objects"] else _AS_TEXT
+    calling = answer("", tool_calls=[call(arguments=said)])
+    alternates = not shows(_LAST, [user(), user(_LAST)]) or not shows(_LAST, [user(), answer(), answer(_LAST)])
     manners = Manners(
         system=where,  # type: ignore[arg-type]
-        alternates=not shows(_LAST, [user(), user(_LAST)]) or not shows(_LAST, [user(), answer(), answer(_LAST)]),
+        alternates=alternates,
+        answers_results=alternates and not shows(_LAST, [user(), calling, result(), user(_LAST)], tools=[TOOL]),
         reasoning_field=field,
         **calls,
     )
     thinking = answer(**{field: _THOUGHT})
-    calling = answer(tool_calls=[call(arguments=None if manners.takes_objects else _AS_TEXT)])
+    calling["content"] = _ANSWER
     return Facts(
         manners=manners,
         forgets_at_user=not shows(_THOUGHT, [user(), thinking, user()], opens_answer=True),

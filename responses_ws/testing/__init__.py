@@ -16,12 +16,15 @@ from responses_ws.engines.scripted import Scripted
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished, Started
 from responses_ws.rendering.chat import ChatPrompt
 
+from .rendering import RenderedChain, RendererContract
 from .tokens import TokenContract, collect_tokens, ids_in, token_request
 
 __all__ = [
     "Call",
     "EngineContract",
     "Plan",
+    "RenderedChain",
+    "RendererContract",
     "ResponsesCommunicator",
     "ScriptedEngine",
     "TokenContract",

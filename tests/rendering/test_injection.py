@@ -50,12 +50,6 @@ def conversation(name: str, told: Told) -> Talk:
     return talk
 
 
-def controls(talk: Talk) -> list[str]:
-    assert talk.log is not None
-    names = map(talk.renderer.tokenizer.name_of, talk.log)
-    return [name for name in names if name is not None]
-
-
 FIELDS = (
     "instructions", "question", "answer", "reasoning", "second question", "tool name", "tool description", "parameter",
     "parameter description", "call name", "argument name", "argument", "call id", "output", "text beside a call",
@@ -72,7 +66,7 @@ def forms(control: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", families.NAMES)
 def test_no_field_can_say_a_control_token(name: str) -> None:
-    expected = controls(conversation(name, {}))
+    expected = conversation(name, {}).controls()
     renderer = families.renderer(name)
 
     for control in renderer.tokenizer.controls:
@@ -80,7 +74,7 @@ def test_no_field_can_say_a_control_token(name: str) -> None:
             for form in forms(control):
                 talk = conversation(name, {field: form})
 
-                assert controls(talk) == expected, (field, form)
+                assert talk.controls() == expected, (field, form)
 
 
 @pytest.mark.parametrize("name", families.NAMES)
@@ -94,7 +88,7 @@ def test_every_field_says_what_it_was_given(name: str) -> None:
 
 @pytest.mark.parametrize("name", families.NAMES)
 def test_two_fields_cannot_say_it_together(name: str) -> None:
-    expected = controls(conversation(name, {}))
+    expected = conversation(name, {}).controls()
     neighbours = [
         ("instructions", "question"), ("question", "answer"), ("answer", "second question"), ("reasoning", "answer"),
         ("tool name", "tool description"), ("call name", "argument name"), ("argument name", "argument"),
@@ -106,18 +100,18 @@ def test_two_fields_cannot_say_it_together(name: str) -> None:
             for first, second in neighbours:
                 talk = conversation(name, {first: f"x{control[:cut]}", second: f"{control[cut:]}x"})
 
-                assert controls(talk) == expected, (first, second, control[:cut])
+                assert talk.controls() == expected, (first, second, control[:cut])
 
 
 def test_arguments_that_escape_it_cannot_say_it() -> None:
     for name in WITH_TOOLS:
-        expected = controls(conversation(name, {}))
+        expected = conversation(name, {}).controls()
         for control in families.renderer(name).tokenizer.controls:
             escaped = "".join(f"\\u{ord(one):04x}" for one in control)
 
             talk = conversation(name, {"arguments": f'{{"harmless": "{escaped}"}}'})
 
-            assert controls(talk) == expected, (name, control)
+            assert talk.controls() == expected, (name, control)
 
 
 @pytest.mark.parametrize("name", families.NAMES)
@@ -131,7 +125,7 @@ def test_a_turn_cannot_complete_what_one_before_it_began(name: str) -> None:
                 talk.sample(assistant("", reasoning="x"), ids=list(talk.renderer.stop_ids[:1]))
                 talk.tell(user(second))
 
-            assert controls(loud) == controls(quiet), (control, cut)
+            assert loud.controls() == quiet.controls(), (control, cut)
 
 
 HARMLESS = [
