@@ -47,6 +47,9 @@ class CallBody(ABC):
     def close(self) -> None:
         """A call that has started ends here, although it has not said so."""
 
+    def cut_off(self) -> None:
+        """No more comes of a call that has started: what was kept back of its arguments is said as it is."""
+
     def _start(self, name: str, call_id: str | None = None) -> None:
         if not name or (self._declared is not None and name not in self._declared):
             raise NotACall

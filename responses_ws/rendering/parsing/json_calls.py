@@ -84,7 +84,13 @@ class JsonBody(CallBody):
     def close(self) -> None:
         # Small models forget the last brace.
         self.is_malformed |= self._phase != self._between_pairs
+        self.cut_off()
         self._said.end()
+
+    def cut_off(self) -> None:
+        if self._phase == self._in_value and self._key in self._argument_keys and not self._has_arguments:
+            self._said.arguments("".join(self._kept))
+            self._has_arguments = True
 
     def _before_object(self, text: str, at: int) -> int:
         if text[at] == "{":

@@ -74,7 +74,9 @@ class FamilyParser(OutputParser):
             self._let_go()
         # Else half a closer of a call that was whole.
         is_cut_off = reason in ("length", "content_filter")
-        if self._body is not None and not (self._body.has_started and is_cut_off):
+        if self._body is not None and self._body.has_started and is_cut_off:
+            self._body.cut_off()
+        elif self._body is not None:
             self._close_body()
         if self._opener:
             self._say_as_text(self._opener + self._gap)

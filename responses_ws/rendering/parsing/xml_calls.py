@@ -79,6 +79,10 @@ class XmlBody(CallBody):
             self._end_value()
         self._end()
 
+    def cut_off(self) -> None:
+        # Of text only what may be the beginning of a tag was kept back.
+        self._said.arguments("".join(self._kept))
+
     def _end(self) -> None:
         self._said.arguments("}" if self._parameters else "{}")
         self._said.end()
@@ -126,7 +130,6 @@ class XmlBody(CallBody):
         schema = properties.get(key) if isinstance(properties, dict) else None
         self._types = _types(schema, self._schema) or _STRING
         self._is_first_piece = True
-        self._kept = []
         if self._types == _STRING:
             self._said.arguments('"')
 
@@ -158,6 +161,7 @@ class XmlBody(CallBody):
         assert self._types is not None, "a value ends after it has begun"
         self._said.arguments('"' if self._types == _STRING else _json_of("".join(self._kept), self._types))
         self._types = None
+        self._kept = []
 
 
 def _quoted(text: str) -> str:

@@ -179,6 +179,12 @@ ANSWERS: dict[str, Answer] = {
     "stopped within its arguments": Answer(
         "hermes", '<tool_call>\n{"name": "save", "arguments": {"text": ', [call("save", '{"text": ')], 1
     ),
+    "stopped within arguments in a string": Answer(
+        "hermes",
+        '<tool_call>\n{"name": "save", "arguments": "{\\"text\\"',
+        [call("save", '"{\\"text\\"')],
+        1,
+    ),
     "closed within its arguments": Answer(
         "hermes",
         '<tool_call>\n{"name": "save", "arguments": {"text": [</tool_call>a',

@@ -1,5 +1,6 @@
 import json
 import re
+from os.path import commonprefix
 from typing import Any
 
 import pytest
@@ -68,7 +69,9 @@ def test_an_answer_cut_off_by_length_says_the_beginning_of_the_whole(answer: Ans
         if whole[0] != last[0]:
             assert not certain or last[0] == "text" and said in answer.said
         elif whole[0] == "call":
-            assert whole[1] == last[1] and whole[2].startswith(certain)
+            # A value that is said only when it is whole comes as it was written.
+            kept_back = certain[len(commonprefix([certain, whole[2]])) :]
+            assert whole[1] == last[1] and kept_back in answer.said
             assert last[3] <= whole[3]
         else:
             assert whole[1].startswith(certain)
@@ -82,6 +85,24 @@ def test_a_call_cut_off_by_length_stays_open() -> None:
 
     assert seen == [call("save", '{"text": "a', is_whole=False)]
     assert parser.malformed_calls == 0
+
+
+CUT_OFF = {
+    "arguments in a string": ("hermes", '<tool_call>{"name": "save", "arguments": "{\\"te', '"{\\"te'),
+    "text": ("qwen-coder", "<tool_call><function=save><parameter=text>\na\n</", '{"text": "a'),
+    "a list": ("qwen-coder", '<tool_call><function=save><parameter=tags>\n["a", "b"', '{"tags": ["a", "b"'),
+}
+
+
+@pytest.mark.parametrize("family, said, arguments", CUT_OFF.values(), ids=CUT_OFF)
+def test_arguments_that_wait_for_their_end_are_said_when_it_does_not_come(
+    family: str, said: str, arguments: str
+) -> None:
+    parser = parser_of(Answer(family, said, []), VOCABULARIES["with ids"])
+
+    seen = told(parser, [VOCABULARIES["with ids"].encode(said).ids], "length")
+
+    assert seen == [call("save", arguments, is_whole=False)]
 
 
 TYPED = {
