@@ -253,6 +253,32 @@ async def test_a_model_that_is_not_served_is_no_reason_to_change_the_route(serve
     assert server.calls[-1].path == "/inference/v1/generate"
 
 
+@pytest.mark.parametrize("name", ["free", "json_schema", "tag_required", "tag_auto", "cached", "logprobs"])
+async def test_what_a_real_one_has_answered_is_understood(server, engine, name):
+    recorded = load("vllm", name)
+    server.replies.append(recorded)
+
+    deltas = await collect_tokens(engine, ask(*recorded.prompt, top_logprobs=2 if name == "logprobs" else None))
+
+    assert server.calls[0].body["token_ids"] == recorded.prompt
+    assert isinstance(deltas[-1], Finished)
+    assert deltas[-1].usage.output_tokens == len(ids_in(deltas)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("overlong", "context_length"), ("bad_grammar", "bad_request"), ("no_tokens", "bad_request")],
+)
+async def test_what_a_real_one_has_refused_is_refused_on_entering(server, engine, name, kind):
+    server.replies.append(load("vllm", name))
+
+    with pytest.raises(EngineError) as caught:
+        async with engine.generate(ask(1)):
+            raise AssertionError("was accepted")
+
+    assert (caught.value.kind, caught.value.status) == (kind, 400)
+
+
 @pytest.mark.parametrize(
     ("behaviour", "kind", "headers"),
     [(Behaviour.OVERLONG, "context_length", {}), (Behaviour.BUSY, "overloaded", {"retry-after": "7"})],

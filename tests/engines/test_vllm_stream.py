@@ -1,6 +1,10 @@
 """The answers in the transcripts, read; they were recorded from a real vLLM."""
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.sse import EventSplitter
@@ -104,6 +108,19 @@ def test_an_answer_that_is_cut_between_two_events_is_no_answer(position):
 
     with pytest.raises(EngineError, match="ended before its answer"):
         stream.finish(deltas)
+
+
+@given(st.lists(st.integers(0, 2000), max_size=12))
+def test_how_the_bytes_come_in_changes_nothing(cuts):
+    body = load("vllm", "free").body
+    splitter, stream, deltas = EventSplitter(), VllmStream(), []
+
+    for start, end in pairwise([0, *sorted(cuts), len(body)]):
+        for data in splitter.feed(body[start:end]):
+            stream.feed(data, deltas)
+    stream.finish(deltas)
+
+    assert deltas == told("free")[1]
 
 
 def test_a_repeated_prompt_of_any_length_can_be_read():
