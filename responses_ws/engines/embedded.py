@@ -81,7 +81,9 @@ class EmbeddedLlama(LlamaCpp):
 
     def renderer_options(self, model: str) -> Mapping[str, Any] | None:
         # Of another file we know how to render, but not how its model writes calls.
-        if self._options.model_path or bundled_model() is None or importlib.util.find_spec("tokenizers") is None:
+        if self._options.model_path or bundled_model() is None:
+            return None
+        if any(importlib.util.find_spec(name) is None for name in ("tokenizers", "jinja2")):
             return None
         return {"TOKENIZER": str(bundled_model()), "TEMPLATE": "hermes", "PARSER": "hermes"}
 

@@ -28,14 +28,14 @@ class LlamaServer:
     """``url`` is where it listens; the port stays the same when it is started again."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "tiny.gguf"
-        write_tiny(self._path)
+        self.path = folder / "tiny.gguf"
+        write_tiny(self.path)
         self._port = 0
         self.url = ""
 
     def start(self) -> None:
         options = {
-            "--model": self._path,
+            "--model": self.path,
             "--host": "127.0.0.1",
             "--port": self._port,
             "--alias": MODEL,
