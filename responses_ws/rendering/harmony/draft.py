@@ -1,5 +1,6 @@
 """A prompt in harmony about to be rendered."""
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +85,16 @@ class HarmonyDraft(Draft):
             reasoned = next((index for index in range(end) if spans[index].has_reasoning), end)
             start = min(start, _unopened(log, reasoned))
         old = _ids(log, start, end)
-        settled = controls.settled(old, forgets_analysis=is_answered)
-        if settled == list(old):
-            self._base = log.until(end)
-        else:
-            self.path = "rewind"
-            self._base = log.until(start)
-            self._again = settled
-            self._has_reasoning = not is_answered and any(spans[index].has_reasoning for index in range(start, end))
+        settled = array("I", controls.settled(old, forgets_analysis=is_answered))
+        first = spans[start - 1].end if start else 0
+        kept = end
+        while kept > start and old[: spans[kept - 1].end - first] != settled[: spans[kept - 1].end - first]:
+            kept -= 1
+        self.path = "append" if kept == end else "rewind"
+        self._base = log.until(kept)
         self.kept_tokens = len(self._base)
+        self._again = settled[self.kept_tokens - first :]
+        self._has_reasoning = not is_answered and any(spans[index].has_reasoning for index in range(kept, end))
 
     def _name_of(self, call_id: str) -> str:
         """The tool of a call in the messages before the new ones."""
@@ -114,7 +116,7 @@ def _unopened(log: TokenLog, spans: int) -> int:
     return spans
 
 
-def _ids(log: TokenLog, start: int, end: int) -> Sequence[int]:
+def _ids(log: TokenLog, start: int, end: int) -> "array[int]":
     """Of the spans from ``start`` up to ``end``."""
     spans = log.spans
     first = spans[start - 1].end if start else 0

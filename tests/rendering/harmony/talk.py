@@ -15,49 +15,30 @@ from openai_harmony import (
     ToolDescription,
 )
 
-from responses_ws.rendering.base import Ask, Path
+from responses_ws.rendering.base import Ask
 from responses_ws.rendering.harmony.renderer import HarmonyRenderer
-from responses_ws.rendering.tokens import TokenLog
-from tests.rendering.simulation import TOOLS, prompt_of
+from responses_ws.testing.rendering import TOOLS, RenderedChain
 
 ASK = Ask(tools=TOOLS)
 
 
-class Talk:
-    """One chain: messages, the log of their ids, and how each prompt was made."""
+class Talk(RenderedChain):
+    renderer: HarmonyRenderer
 
     def __init__(self, renderer: HarmonyRenderer, *, ask: Ask = ASK, instructions: str | None = "Be brief.") -> None:
-        self.renderer = renderer
+        super().__init__(renderer, ask=ask, instructions=instructions)
         self.encoding = renderer._encoding
-        self.ask = ask
-        self.instructions = instructions
-        self.messages: list[dict[str, Any]] = []
-        self.log: TokenLog | None = None
-        self.paths: list[Path] = []
-        self.encoded = 0
-        """Ids that the last prompt was extended by."""
 
-    def tell(self, *messages: dict[str, Any]) -> list[int]:
-        """The prompt for the model's next answer."""
-        self.messages += messages
-        draft = self.renderer.draft(prompt_of(self.messages, instructions=self.instructions, tokens=self.log), self.ask)
-        draft.make()
-        self.log = draft.log()
-        self.paths.append(draft.path)
-        self.encoded = len(self.log) - draft.kept_tokens
-        return list(self.log)
+    def prompted(self, *messages: dict[str, Any]) -> list[int]:
+        """The ids of the prompt behind these messages."""
+        return list(self.tell(*messages))
 
     def ids(self, text: str) -> list[int]:
         return list(self.encoding.encode(text, allowed_special="all"))
 
-    def sample(self, text: str, message: dict[str, Any]) -> None:
+    def say(self, text: str, message: dict[str, Any]) -> None:
         """The model says ``text``, which is ``message``."""
-        assert self.log is not None
-        self.messages.append(message)
-        has_reasoning = bool(message.get("reasoning_content"))
-        self.log = self.log.extended(
-            self.ids(text), "sampled", messages=len(self.messages), has_reasoning=has_reasoning
-        )
+        self.sample(message, self.ids(text))
 
     def full(self) -> list[int]:
         """By openai-harmony, from zero."""

@@ -14,8 +14,8 @@ from responses_ws.protocol.errors import InvalidRequest
 from responses_ws.protocol.sampling import Constraint
 from responses_ws.rendering.base import Ask
 from responses_ws.rendering.harmony.renderer import HarmonyRenderer
+from responses_ws.testing.rendering import TOOLS, assistant, called, prompt_of, tool, user
 from tests.rendering.parsing.vocabulary import told
-from tests.rendering.simulation import TOOLS, assistant, called, prompt_of, tool, user
 
 from .talk import ASK, Talk
 
@@ -33,7 +33,7 @@ def test_a_first_prompt_is_what_openai_harmony_writes(
 ) -> None:
     talk = Talk(renderer, ask=Ask(tools=tools), instructions=instructions)
 
-    assert talk.tell({"role": "system", "content": "Now."}, user("Weather?")) == talk.full()
+    assert talk.prompted({"role": "system", "content": "Now."}, user("Weather?")) == talk.full()
     assert talk.paths == ["full"]
 
 
@@ -41,19 +41,19 @@ def test_a_whole_history_is_what_openai_harmony_writes(renderer: HarmonyRenderer
     talk = Talk(renderer)
     history = [user("Weather?"), CALLED, tool("a", "rain"), ANSWERED, user("Sure?"), CALLED, tool("a", "still rain")]
 
-    assert talk.tell(*history) == talk.full()
+    assert talk.prompted(*history) == talk.full()
 
 
 def test_the_loop_of_an_agent_is_appended(renderer: HarmonyRenderer) -> None:
     talk = Talk(renderer)
-    sampled = talk.tell(user("Weather?"))
+    sampled = talk.prompted(user("Weather?"))
     for number in range(4):
-        talk.sample(ANALYSIS + CALL, CALLED)
+        talk.say(ANALYSIS + CALL, CALLED)
         so_far = list(talk.log or ())
-        sampled = talk.tell(tool("a", f"rain {number}"))
+        sampled = talk.prompted(tool("a", f"rain {number}"))
 
         assert sampled[: len(so_far)] == so_far
-        assert talk.encoded < 40
+        assert len(sampled) - len(so_far) < 40
 
     assert talk.paths == ["full", *["append"] * 4]
     # The model writes the recipient behind the channel, openai-harmony before it.
@@ -62,12 +62,12 @@ def test_the_loop_of_an_agent_is_appended(renderer: HarmonyRenderer) -> None:
 
 def test_analysis_is_forgotten_once_the_user_is_answered(renderer: HarmonyRenderer) -> None:
     talk = Talk(renderer)
-    first = talk.tell(user("Weather?"))
-    talk.sample(ANALYSIS + CALL, CALLED)
-    talk.tell(tool("a", "rain"))
-    talk.sample(ANALYSIS + FINAL, ANSWERED)
+    first = talk.prompted(user("Weather?"))
+    talk.say(ANALYSIS + CALL, CALLED)
+    talk.prompted(tool("a", "rain"))
+    talk.say(ANALYSIS + FINAL, ANSWERED)
 
-    ids = talk.tell(user("Sure?"))
+    ids = talk.prompted(user("Sure?"))
 
     assert talk.paths == ["full", "append", "rewind"]
     assert talk.encoding.decode(ids).removeprefix(talk.encoding.decode(first)) == (
@@ -75,15 +75,15 @@ def test_analysis_is_forgotten_once_the_user_is_answered(renderer: HarmonyRender
         "<|start|>assistant<|channel|>final<|message|>Rain.<|end|><|start|>user<|message|>Sure?<|end|><|start|>assistant"
     )
     # And it is not looked for again.
-    talk.sample(CALL, CALLED)
+    talk.say(CALL, CALLED)
     before = list(talk.log or ())
-    assert talk.tell(tool("a", "rain"))[: len(before)] == before
+    assert talk.prompted(tool("a", "rain"))[: len(before)] == before
     assert talk.paths[-1] == "append"
 
 
 def test_ids_stay_as_they_were_sampled(renderer: HarmonyRenderer) -> None:
     talk = Talk(renderer)
-    talk.tell(user("Weather?"))
+    talk.prompted(user("Weather?"))
     letters = [one for letter in "Rain." for one in talk.ids(letter)]
     assert letters != talk.ids("Rain.")
     ids = [*talk.ids("<|channel|>final<|message|>"), *letters, *talk.ids("<|return|>")]
@@ -91,7 +91,7 @@ def test_ids_stay_as_they_were_sampled(renderer: HarmonyRenderer) -> None:
     talk.log = talk.log.extended(ids, "sampled", messages=2)
     talk.messages.append(assistant("Rain."))
 
-    prompt = talk.tell(user("Sure?"))
+    prompt = talk.prompted(user("Sure?"))
 
     assert any(prompt[at : at + len(letters)] == letters for at in range(len(prompt)))
 
@@ -111,10 +111,10 @@ def test_ids_stay_as_they_were_sampled(renderer: HarmonyRenderer) -> None:
 )
 def test_an_answer_is_ended_as_history_has_it(renderer: HarmonyRenderer, sampled: str, kept: str | None) -> None:
     talk = Talk(renderer, ask=Ask(), instructions=None)
-    opened = talk.encoding.decode(talk.tell(user("Weather?")))
-    talk.sample(sampled, assistant("", reasoning="We" if "analysis" in sampled else ""))
+    opened = talk.encoding.decode(talk.prompted(user("Weather?")))
+    talk.say(sampled, assistant("", reasoning="We" if "analysis" in sampled else ""))
 
-    ids = talk.tell(user("Sure?"))
+    ids = talk.prompted(user("Sure?"))
 
     said = f"{opened}{kept}" if kept else opened.removesuffix("<|start|>assistant")
     assert talk.encoding.decode(ids) == f"{said}<|start|>user<|message|>Sure?<|end|><|start|>assistant"
@@ -122,23 +122,23 @@ def test_an_answer_is_ended_as_history_has_it(renderer: HarmonyRenderer, sampled
 
 def test_an_answer_that_was_changed_is_rendered_from_its_items(renderer: HarmonyRenderer) -> None:
     talk = Talk(renderer)
-    talk.tell(user("Weather?"))
+    talk.prompted(user("Weather?"))
     assert talk.log is not None
     # The log ends before the answer, as after a call that was dropped.
     talk.log = talk.log.until(len(talk.log.spans) - 1)
 
-    assert talk.tell(CALLED, tool("a", "rain"), ANSWERED, user("Sure?")) == talk.full()
+    assert talk.prompted(CALLED, tool("a", "rain"), ANSWERED, user("Sure?")) == talk.full()
     assert talk.paths == ["full", "append"]
 
 
 def test_what_a_prompt_depends_on_makes_it_anew(renderer: HarmonyRenderer) -> None:
     talk = Talk(renderer)
-    talk.tell(user("Weather?"))
+    talk.prompted(user("Weather?"))
     talk.instructions = "Be long."
-    talk.tell(user("Weather?"))
+    talk.prompted(user("Weather?"))
     talk.ask = Ask(tools=TOOLS, reasoning_effort="high")
 
-    assert "Reasoning: high" in talk.encoding.decode(talk.tell())
+    assert "Reasoning: high" in talk.encoding.decode(talk.prompted())
     assert talk.paths == ["full", "full", "full"]
 
 
@@ -155,7 +155,7 @@ def test_no_text_becomes_a_control_token(renderer: HarmonyRenderer, one: str, tw
         tools = [{"type": "function", "function": {"name": "f", "description": said, "parameters": _schema(told_of)}}]
         talk = Talk(renderer, ask=Ask(tools=_encoded(tools)), instructions=third or "x")
         call = called("a", '{"x": "' + said + '"}', name="f")
-        ids = talk.tell(
+        ids = talk.prompted(
             {"role": "system", "content": said},
             user(told_of),
             user(third),
@@ -188,7 +188,7 @@ def test_what_is_appended_is_what_is_rendered_from_zero(
 ) -> None:
     """With answers written as openai-harmony writes them, whichever way a prompt was made."""
     talk = Talk(renderer)
-    prompt = talk.tell(user("Weather?"))
+    talk.tell(user("Weather?"))
     for number, (kind, reasons, text) in enumerate(turns):
         reasoning = text if reasons else ""
         calls = [called(f"{number}{letter}") for letter in ("a" if kind == "call" else "ab")] if "call" in kind else []
@@ -197,17 +197,14 @@ def test_what_is_appended_is_what_is_rendered_from_zero(
             continue
         message = assistant(content, calls=calls, reasoning=reasoning)
         written = renderer.message(message, keeps_analysis=True)[len(renderer.controls.opening) :]
-        assert talk.log is not None
         if kind == "final":
             written[-1] = renderer.controls.answered
         elif kind == "cut":
             written.pop()
-        talk.messages.append(message)
-        talk.log = talk.log.extended(written, "sampled", messages=len(talk.messages), has_reasoning=reasons)
+        talk.sample(message, written)
         outputs = [tool(call["id"], text) for call in calls]
-        prompt = talk.tell(*(outputs or [user(text)]))
 
-        assert prompt == talk.full()
+        assert talk.prompted(*(outputs or [user(text)])) == talk.full()
 
 
 OPENINGS = {
@@ -256,7 +253,7 @@ def test_an_answer_that_is_not_free_begins_so(
 def test_a_call_that_was_begun_for_the_model_is_read_and_kept(renderer: HarmonyRenderer) -> None:
     ask = OPENINGS["required"][0]
     talk = Talk(renderer, ask=ask)
-    talk.tell(user("Weather?"))
+    talk.prompted(user("Weather?"))
     opening = renderer.opening(ask)
     assert talk.log is not None
     log = talk.log.extended(opening.ids, "opening", messages=1)
@@ -267,7 +264,7 @@ def test_a_call_that_was_begun_for_the_model_is_read_and_kept(renderer: HarmonyR
     ]
     talk.messages.append(assistant(None, calls=[called("a")]))
     talk.log = log.extended([*said, *opening.closing], "sampled", messages=2)
-    assert CALL + "<|start|>functions.get_weather" in talk.encoding.decode(talk.tell(tool("a", "rain")))
+    assert CALL + "<|start|>functions.get_weather" in talk.encoding.decode(talk.prompted(tool("a", "rain")))
 
 
 def test_images_are_refused(renderer: HarmonyRenderer) -> None:
