@@ -96,7 +96,8 @@ def _kind(status: int | None, message: str, codes: list[str]) -> ErrorKind:
         return "timeout"
     if status == 429:
         return "rate_limited"
-    if "unavailable_error" in codes:
+    # 502 is what a proxy says of a server that is not there.
+    if status == 502 or "unavailable_error" in codes:
         return "unavailable"
     # 529 is what Anthropic-style gateways say for 503.
     if status in (503, 529):

@@ -38,7 +38,7 @@ LLAMA = {"code": 400, "message": "the request exceeds the available size", "type
         ),
         pytest.param(529, "busy", "overloaded", "busy", id="529-text"),
         pytest.param(500, {"error": {"message": "boom"}}, "engine", "boom", id="500"),
-        pytest.param(502, "<html>", "engine", "the engine answered 502", id="502"),
+        pytest.param(502, "<html>", "unavailable", "the engine answered 502", id="502"),
         pytest.param(302, "", "protocol", "the engine answered 302", id="302"),
     ],
 )
