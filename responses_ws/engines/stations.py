@@ -86,8 +86,10 @@ class Station:
     async def _list(self) -> None:
         try:
             self._models = {model.id: model for model in await self.engine.models()}
-        except EngineError as exc:
-            logger.warning("engine %s does not list its models: %s", self.engine.name, exc)
+        except Exception as exc:
+            # Its contract names EngineError; anything else would be nobody's, and asked for again by every chain.
+            told = None if isinstance(exc, EngineError) else exc
+            logger.warning("engine %s does not list its models: %s", self.engine.name, exc, exc_info=told)
             self._listed_until = time.monotonic() + SECONDS_UNTIL_NEXT_TRY
         else:
             self._listed_until = time.monotonic() + SECONDS_LISTED

@@ -37,6 +37,17 @@ class Listing(ScriptedEngine):
         return [EngineModel(id=name) for name in self.names]
 
 
+class Wrong(Listing):
+    """Breaks its contract."""
+
+    async def models(self):
+        self.asked += 1
+        raise KeyError("data")
+
+    async def health(self):
+        raise KeyError("status")
+
+
 @pytest.fixture
 async def fresh():
     fresh = EngineRegistry()
@@ -378,3 +389,18 @@ async def test_an_engine_that_does_not_list_is_not_asked_again_and_again(fresh):
             await asyncio.sleep(0)
 
     assert engine.asked == 1
+
+
+async def test_an_engine_that_breaks_its_contract_is_one_that_does_not_answer(fresh, caplog):
+    engine = Wrong()
+    with configured({"m": {"ENGINE": "main"}, "*": {"ENGINE": "main"}}):
+        fresh.install("main", engine)
+        route = await fresh.resolve("m")
+        with pytest.raises(Overloaded):
+            await fresh.resolve("listed, perhaps")
+        route.station.failed(EngineError("unavailable", "gone"), has_spoken=False)
+        await until(lambda: route.station.condition.failures == 2, "a probe in vain")
+
+    assert engine.asked == 1
+    assert fresh.candidates(route) == []
+    assert "KeyError" in caplog.text
