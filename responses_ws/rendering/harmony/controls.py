@@ -92,7 +92,8 @@ class Controls:
         """The same messages as history has them.
 
         ``<|return|>`` becomes ``<|end|>``; a message that was cut off is ended, and one that was cut off before its
-        content began is left out; and so is analysis, where it is to be forgotten.
+        content began is left out; and so is analysis, where it is to be forgotten, but for calls that a model makes
+        there.
 
         Source: OpenAI, harmony response format: reasoning output in subsequent sampling.
         """
@@ -101,7 +102,7 @@ class Controls:
             if self.message not in run:
                 continue
             header = self._header_in(run)
-            if header.channel == ANALYSIS and forgets_analysis:
+            if forgets_analysis and header.channel == ANALYSIS and header.recipient is None:
                 continue
             if run[-1] not in self.ends:
                 run.append(self.end)

@@ -110,11 +110,15 @@ class XmlBody(CallBody):
             return False
         if self._unread.startswith(_PARAMETER):
             key, bracket, rest = self._unread.removeprefix(_PARAMETER).partition(">")
-            if not bracket:
+            if bracket:
+                self._unread = rest
+                self._begin_value(key.strip())
+                return True
+            if len(key) <= _MOST_NAME:
                 return False
+            self.is_malformed = True
             self._unread = rest
-            self._begin_value(key.strip())
-            return True
+            return False
         if any(tag.startswith(self._unread) for tag in (_PARAMETER, _FUNCTION_END)):
             # Whole, or the beginning of one.
             return self._unread == _FUNCTION_END

@@ -81,6 +81,19 @@ def test_analysis_is_forgotten_once_the_user_is_answered(renderer: HarmonyRender
     assert talk.paths[-1] == "append"
 
 
+def test_a_call_in_analysis_is_not_forgotten(renderer: HarmonyRenderer) -> None:
+    talk = Talk(renderer)
+    talk.tell(user("Weather?"))
+    talk.say(ANALYSIS + CALL.replace("commentary", "analysis"), CALLED)
+    talk.tell(tool("a", "rain"))
+    talk.say(FINAL, ANSWERED)
+
+    said = talk.encoding.decode(talk.prompted(user("Sure?")))
+
+    assert "to=functions.get_weather" in said
+    assert "Weather." not in said
+
+
 def test_ids_stay_as_they_were_sampled(renderer: HarmonyRenderer) -> None:
     talk = Talk(renderer)
     talk.prompted(user("Weather?"))
