@@ -1,6 +1,6 @@
 """llama.cpp's server, asked in token ids."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -97,6 +97,12 @@ class LlamaCpp(Engine):
         body = chat_body(request, extra={"return_progress": True})
         headers = {"X-Request-Id": request.request_id}
         return StreamedAnswer(self._client, "/v1/chat/completions", body, ChatStream(), headers)
+
+    async def rendered(self, request: ChatRequest) -> Sequence[int] | None:
+        said = await self._client.ask("/apply-template", chat_body(request), seconds=self._seconds)
+        content = {"content": _decoded(said, _Templated).prompt, "add_special": True, "parse_special": True}
+        said = await self._client.ask("/tokenize", msgspec.json.encode(content), seconds=self._seconds)
+        return _decoded(said, _Ids).tokens
 
     async def models(self) -> list[EngineModel]:
         listed = _decoded(await self._client.get("/v1/models", seconds=self._seconds), _Models)
@@ -196,6 +202,14 @@ class _Settings(msgspec.Struct, frozen=True):
 
 class _Props(msgspec.Struct):
     default_generation_settings: _Settings = _Settings()
+
+
+class _Templated(msgspec.Struct):
+    prompt: str
+
+
+class _Ids(msgspec.Struct):
+    tokens: list[int]
 
 
 class _Piece(msgspec.Struct):

@@ -16,6 +16,7 @@ from responses_ws.engines.embedded import EmbeddedLlama, bundled_model
 from responses_ws.protocol.json_schema import misfit
 from responses_ws.protocol.sampling import Constraint, Finished, Started, TextDelta
 from responses_ws.rendering.chat import ChatPrompt
+from responses_ws.runtime import renderers
 from responses_ws.testing import (
     EngineContract,
     TokenContract,
@@ -26,6 +27,7 @@ from responses_ws.testing import (
     token_request,
 )
 from tests.fakes.tiny_gguf import write_tiny
+from tests.rendering.referees import CONVERSATIONS, TOOLS, ids_of
 
 DEADLINE = 120.0
 IM_END = 2
@@ -268,3 +270,16 @@ async def test_a_file_that_is_not_there_is_said(option):
 
     assert not health.ok and "/nowhere/file" in health.detail
     assert caught.value.kind == "unavailable"
+
+
+@needs_wheels
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+async def test_llama_cpp_itself_renders_a_conversation_as_we_do(engine, name, tools):
+    items = CONVERSATIONS[name]
+    request = chat_request("", prompt=ChatPrompt().extended(items), tools=tools)
+
+    theirs = await engine.rendered(request)
+
+    assert theirs == ids_of(renderers.load(engine.renderer_options("smollm2")), items, tools)
+    assert await engine.count(request) == len(theirs)

@@ -8,18 +8,10 @@ import aiohttp
 import msgspec
 
 from tests.fakes.transcripts import Transcript
+from tests.rendering.referees import QUESTION, WEATHER
 
 from .server import MODEL, VERSION
 
-QUESTION = "What is the capital of France?"
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 12}},

@@ -14,9 +14,10 @@ from responses_ws.protocol.sampling import Constraint, Finished, Tokens
 from responses_ws.rendering.tokens import TokenLog
 from responses_ws.testing import TokenContract, collect_tokens, ids_in, token_request
 from tests.live import until
+from tests.rendering.referees import QUESTION, WEATHER
 
 from .asking import calls_in, rendered, said
-from .record import QUESTION, SCHEMA, WEATHER, calls_of_weather
+from .record import SCHEMA, calls_of_weather
 from .server import MODEL
 
 pytestmark = pytest.mark.vllm

@@ -10,8 +10,8 @@ from responses_ws.engines.registry import registry
 from responses_ws.models import UsageRecord
 from responses_ws.runtime import background, dbpool
 from responses_ws.testing import ResponsesCommunicator
+from tests.rendering.referees import WEATHER
 
-from .record import WEATHER
 from .server import MODEL
 
 pytestmark = pytest.mark.vllm
