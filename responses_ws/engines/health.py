@@ -20,11 +20,11 @@ class State(Enum):
     BUSY = "busy"
     """It has refused a call as overloaded: others are asked first, for a while."""
     SUSPECT = "suspect"
-    """It broke off an answer: it is probed, and others are asked first meanwhile."""
+    """It broke off an answer, or fell silent: it is probed, and others are asked first meanwhile."""
     DOWN = "down"
     """It could not be reached: it is probed now and then, and not called."""
     TRIAL = "on trial"
-    """A probe has found it well after it was down: one call at a time, until one is answered."""
+    """A probe has found it well: it is asked for one call at a time, if there are others, until one is answered."""
 
 
 class Condition:
@@ -67,7 +67,7 @@ class Condition:
         if error.kind == "overloaded":
             self.state, self.error = State.BUSY, error
             self.until = now + _busy_seconds(error.headers.get("retry-after"))
-        elif error.kind == "unavailable" and has_spoken:
+        elif error.kind == "timeout" or (error.kind == "unavailable" and has_spoken):
             self.state, self.error, self.until = State.SUSPECT, error, now
         elif error.kind == "unavailable":
             self._rest(error, now)
@@ -79,8 +79,6 @@ class Condition:
         """It was asked how it does; None: well."""
         if error is not None:
             self._rest(error, now)
-        elif self.state is State.SUSPECT:
-            self.answered()
         else:
             self.state = State.TRIAL
 

@@ -64,6 +64,11 @@ class Attempts:
         if has_spoken or failure.kind not in PASSED_ON:
             raise failure
 
+    def fell_silent(self, failure: EngineError, *, has_spoken: bool) -> None:
+        """It has said nothing for too long."""
+        if self._route is not None:
+            self._route.station.failed(failure, has_spoken=has_spoken)
+
     def over(self, *, is_whole: bool = False) -> None:
         """The call is over, whatever its end. Idempotent."""
         if self._route is not None:
@@ -109,6 +114,10 @@ class EngineCall(Call):
                 self._has_spoken = True
                 self._attempts.answered()
             return batch
+
+    def fell_silent(self, failure: EngineError) -> None:
+        """Whoever waits for it waits no more. What waited for a place says nothing of the engine."""
+        self._attempts.fell_silent(failure, has_spoken=self._has_spoken)
 
     async def _enter(self) -> None:
         while True:

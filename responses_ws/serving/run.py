@@ -267,7 +267,8 @@ class Run:
         if context.left_out:
             logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
         self._prepare()
-        self._step = SamplingStep(EngineCall(context.route, self._call, who=self.asked.connection), self._mailbox)
+        call = EngineCall(context.route, self._call, who=self.asked.connection)
+        self._step = SamplingStep(call, self._mailbox, gave_up=call.fell_silent)
 
     def _prepare(self) -> None:
         """What the next call says, and what reads its answer; anew for a replica of other capabilities."""

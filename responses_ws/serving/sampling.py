@@ -1,7 +1,7 @@
 """One engine call inside a turn: a task that reads the engine, and timers that notice its silence."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 
@@ -38,10 +38,18 @@ Word = list[Delta] | Sign | Exception | Steer | Append
 class SamplingStep:
     """Starts the call when made and tells its mailbox everything. Always `leave` it.
 
-    The engine is entered, read and left in one task. It is read ahead of a slow reader only so far.
+    The engine is entered, read and left in one task. It is read ahead of a slow reader only so far. ``gave_up`` is told
+    of a silence that was too long, before the mailbox is.
     """
 
-    def __init__(self, call: AbstractAsyncContextManager[AsyncIterator[list[Delta]]], mailbox: Mailbox[Word]) -> None:
+    def __init__(
+        self,
+        call: AbstractAsyncContextManager[AsyncIterator[list[Delta]]],
+        mailbox: Mailbox[Word],
+        *,
+        gave_up: Callable[[EngineError], None] | None = None,
+    ) -> None:
+        self._gave_up = gave_up
         self._mailbox = mailbox
         self._loop = asyncio.get_running_loop()
         self._limits = app_settings.limits
@@ -103,7 +111,10 @@ class SamplingStep:
             self._silent_since = waiting_since
         # Not the mailbox's time: that begins anew with every sign of ours.
         if self._silent_since is not None and now >= self._silent_since + self._patience:
-            self._mailbox.put(EngineError("timeout", f"No word from the engine for {self._patience:.0f} s"))
+            failure = EngineError("timeout", f"No word from the engine for {self._patience:.0f} s")
+            if self._gave_up is not None:
+                self._gave_up(failure)
+            self._mailbox.put(failure)
             return
         if now >= self._speak_at():
             self._spoke_at = now

@@ -103,15 +103,26 @@ def test_one_that_is_overloaded_is_asked_last_for_as_long_as_it_says(
     assert rank(condition, 100 + seconds) == 0
 
 
-def test_one_that_breaks_an_answer_off_is_looked_at_and_asked_last_meanwhile(condition: Condition) -> None:
-    condition.failed(GONE, 100, has_spoken=True)
+@pytest.mark.parametrize(
+    ("error", "has_spoken"),
+    [
+        pytest.param(GONE, True, id="breaks an answer off"),
+        pytest.param(EngineError("timeout", "no word"), True, id="falls silent"),
+        pytest.param(EngineError("timeout", "no word"), False, id="never speaks"),
+    ],
+)
+def test_one_that_may_have_died_is_looked_at_and_asked_last_meanwhile(
+    condition: Condition, error: EngineError, has_spoken: bool
+) -> None:
+    condition.failed(error, 100, has_spoken=has_spoken)
 
     assert rank(condition, 100) == 1
     assert condition.wants_probe and condition.until == 100
 
     condition.probed(None, 100)
 
-    assert condition.state is State.WELL
+    # To be well is not to answer.
+    assert condition.state is State.TRIAL
 
 
 def test_one_that_broke_an_answer_off_because_it_died_is_down(condition: Condition) -> None:
@@ -122,7 +133,7 @@ def test_one_that_broke_an_answer_off_because_it_died_is_down(condition: Conditi
     assert condition.state is State.DOWN and condition.until == 100 + FIRST_REST_SECONDS
 
 
-@pytest.mark.parametrize("kind", ["rate_limited", "timeout", "auth", "protocol", "engine"])
+@pytest.mark.parametrize("kind", ["rate_limited", "auth", "protocol", "engine"])
 def test_what_says_nothing_of_health_changes_nothing(condition: Condition, kind: str) -> None:
     condition.failed(EngineError(kind, ""), 0, has_spoken=False)  # type: ignore[arg-type]
 

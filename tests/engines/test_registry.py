@@ -11,6 +11,7 @@ from responses_ws.engines.registry import EngineRegistry, registry
 from responses_ws.engines.scripted import Scripted
 from responses_ws.protocol.errors import ModelNotFound, Overloaded
 from responses_ws.testing import ScriptedEngine
+from tests.serving.bytes_model import BytesEngine, BytesRenderer
 from tests.waiting import until
 
 SCRIPTED = "responses_ws.engines.scripted.Scripted"
@@ -404,3 +405,12 @@ async def test_an_engine_that_breaks_its_contract_is_one_that_does_not_answer(fr
     assert engine.asked == 1
     assert fresh.candidates(route) == []
     assert "KeyError" in caplog.text
+
+
+async def test_a_listed_model_is_asked_as_its_engine_knows_best(fresh):
+    with configured({"*": {"ENGINE": "main"}}):
+        fresh.install("main", BytesEngine())
+        route = await fresh.resolve("bytes")
+
+    assert isinstance(route.renderer, BytesRenderer)
+    assert route.capabilities.tools

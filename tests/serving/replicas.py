@@ -14,7 +14,10 @@ OPENAI_CHAT = "responses_ws.engines.openai_chat.OpenAIChat"
 
 @asynccontextmanager
 async def replicas(
-    *servers: ChatServer, options: list[dict[str, Any]] | None = None, **replica: list[Any]
+    *servers: ChatServer,
+    options: list[dict[str, Any]] | None = None,
+    limits: dict[str, float] | None = None,
+    **replica: list[Any],
 ) -> AsyncIterator[None]:
     """The model ``m``, answered by each of these servers as the engines ``0``, ``1``, ….
 
@@ -28,7 +31,10 @@ async def replicas(
     for key, values in replica.items():
         for entry, value in zip(entries, values, strict=True):
             entry[key] = value
-    with override_settings(RESPONSES_WS={"ENGINES": engines, "MODELS": {"m": {"REPLICAS": entries}}}):
+    # Patient: a refusal comes before the client is told anything, however slow the machine.
+    limits = {"created_seconds": 10.0, **(limits or {})}
+    given = {"ENGINES": engines, "MODELS": {"m": {"REPLICAS": entries}}, "LIMITS": limits}
+    with override_settings(RESPONSES_WS=given):
         try:
             yield
         finally:

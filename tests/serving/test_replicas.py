@@ -10,7 +10,7 @@ import pytest
 from responses_ws.connection.chain import Chains
 from responses_ws.engines.health import State
 from responses_ws.engines.registry import registry
-from responses_ws.protocol.errors import InvalidRequest, Overloaded
+from responses_ws.protocol.errors import InvalidRequest, Overloaded, ServerError
 from responses_ws.serving.admission import Principal
 from tests.fakes.chat_server import MODEL, ChatServer
 from tests.fakes.faults import FAULTS, Fault, chunk
@@ -25,6 +25,8 @@ EARLY = {
     "cut-role-only": Fault(pieces=[chunk({"role": "assistant", "content": ""})], end="abort"),
     "error-first": Fault(pieces=[b'data: {"error":{"message":"full","code":503}}\n\n']),
 }
+
+IMPATIENT = {"engine_first_delta_seconds": 0.3}
 
 
 @pytest.fixture
@@ -119,8 +121,24 @@ async def test_no_other_replica_goes_on_with_what_one_has_begun(
 
         assert events[-1]["type"] == "response.failed"
         assert servers[1].requests == []
-        # It may have been that one answer: a look tells.
-        await until(lambda: station(0).condition.state is State.WELL, "the probe")
+        # It may have been that one answer: a probe and a call will tell.
+        await until(lambda: station(0).condition.state is State.TRIAL, "the probe")
+
+
+async def test_a_replica_that_does_not_speak_is_not_given_one_chain_after_the_other(
+    principal: Principal, servers: list[ChatServer]
+) -> None:
+    """It takes calls and lists its models, as a server does whose device hangs."""
+    async with replicas(*servers, WEIGHT=[1000, 1], UPSTREAM=["fault:slow-head", MODEL], limits=IMPATIENT):
+        with pytest.raises(ServerError):
+            await turn(principal)
+        await until(lambda: station(0).condition.state is State.TRIAL, "the probe")
+
+        endings = await asyncio.gather(*(turn(principal) for _ in range(10)), return_exceptions=True)
+
+    # The one that tried it, and the nine that did not.
+    assert [type(ending) for ending in endings if isinstance(ending, Exception)] == [ServerError]
+    assert [len(server.requests) for server in servers] == [2, 9]
 
 
 async def test_a_refusal_of_the_call_itself_is_not_passed_on(principal: Principal, servers: list[ChatServer]) -> None:
