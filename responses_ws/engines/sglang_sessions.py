@@ -76,8 +76,8 @@ class Sessions:
         session.used_at = asyncio.get_running_loop().time()
         if held is not None:
             session.ids = held
-        if self._by_key.pop(session.key, None) is session:
-            self._by_key[session.key] = session
+        if self._by_key.get(session.key) is session:
+            self._by_key[session.key] = self._by_key.pop(session.key)
 
     def drop(self, session: Session) -> None:
         if self._by_key.get(session.key) is session:
@@ -102,7 +102,7 @@ class Sessions:
         try:
             await self._client.ask(f"{self._root}/open_session", msgspec.json.encode(asked), seconds=SECONDS_TO_OPEN)
         except BaseException as exc:
-            del self._by_key[key]
+            self.drop(session)
             if not isinstance(exc, EngineError):
                 raise
             self._opens_again_at = now + SECONDS_UNTIL_NEXT_TRY

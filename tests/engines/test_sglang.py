@@ -360,6 +360,16 @@ async def test_a_session_that_holds_something_else_is_left(server, in_sessions):
     assert deltas[-1].usage.input_tokens == 10
 
 
+async def test_a_session_that_was_closed_meanwhile_takes_no_other_with_it(server, in_sessions):
+    async with in_sessions.generate(ask(Behaviour.ENDLESS, max_tokens=None, affinity="7:c")):
+        in_sessions.sessions.close()
+        log, _ = await turn(in_sessions, ask(1, 2).prompt)
+
+    await turn(in_sessions, grown(log, 3))
+
+    assert sent(server)[1:] == [([1, 2], True), ([3], True)]
+
+
 async def test_only_the_sessions_used_last_are_kept(server, in_sessions):
     log, _ = await turn(in_sessions, ask(1).prompt, affinity="a")
     await turn(in_sessions, ask(1).prompt, affinity="b")
