@@ -23,6 +23,8 @@ from django.utils.module_loading import import_string
 from .conf import Settings
 from .connection.limits import Limits
 from .engines.base import Engine
+from .safety.base import Classifier
+from .safety.registry import TERMS, build
 
 SWEEP = "responses_ws.bill_batch"
 # Engines and renderers check their own options when they are built; these keys are ours.
@@ -67,7 +69,8 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
-    return messages + list(limit_faults()) + list(engine_faults()) + list(model_faults()) + list(key_faults())
+    faults = [limit_faults, engine_faults, model_faults, key_faults, safety_faults]
+    return messages + [fault for look in faults for fault in look()]
 
 
 def limit_faults() -> Iterator[CheckMessage]:
@@ -181,6 +184,24 @@ def key_faults() -> Iterator[CheckMessage]:
             )
 
 
+def safety_entries() -> list[dict[str, Any]]:
+    """The dicts in ``RESPONSES_WS["SAFETY"]``; what is none, E001 reports."""
+    given = given_settings()
+    entries = given.get("SAFETY", []) if isinstance(given, dict) else []
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def safety_faults() -> Iterator[CheckMessage]:
+    """Classifiers that cannot be built, where it is not their path (which is E005's)."""
+    entries = safety_entries()
+    if any(path_faults("", entry.get("CLASSIFIER"), Classifier) for entry in entries):
+        return
+    try:
+        build(entries)
+    except ValueError as exc:
+        yield Error(f"RESPONSES_WS: {exc}.", hint=f"Every entry may have {', '.join(TERMS)}.", id="responses_ws.E001")
+
+
 @register()
 def check_channel_layers(**_kwargs: Any) -> list[CheckMessage]:
     """E002: channels-redis with redis-py 8 ends every consumer that was idle for five seconds.
@@ -245,6 +266,9 @@ def check_dotted_paths(**_kwargs: Any) -> list[CheckMessage]:
     for name, engine in section("ENGINES").items():
         path = engine.get("ENGINE") if isinstance(engine, dict) else None
         messages += path_faults(f"RESPONSES_WS['ENGINES'][{name!r}]['ENGINE']", path, Engine)
+    for index, entry in enumerate(safety_entries()):
+        where = f"RESPONSES_WS['SAFETY'][{index}]['CLASSIFIER']"
+        messages += path_faults(where, entry.get("CLASSIFIER"), Classifier)
     messages += path_faults("RESPONSES_WS['AUTHENTICATOR']", settings_value("AUTHENTICATOR"), None)
     return messages
 

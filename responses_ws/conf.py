@@ -48,6 +48,14 @@ class Settings:
     and ``SECRET_KEY_FALLBACKS``."""
     SEALED_DAYS: int = 30
     """Days that sealed content can be brought back by a client."""
+    SAFETY: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Classifiers of what comes in and goes out, in order: ``[{"CLASSIFIER": "responses_ws.safety.rules.Rules"}]``.
+    ``CLASSIFIER`` is the dotted path of a `Classifier`; ``NAME`` is what flags call it; ``SECONDS`` (2) is its time
+    limit; ``FAIL`` says what happens when it is down or late, ``"closed"`` (the default) or ``"open"``; ``MODELS`` and
+    ``PROJECTS`` (ids) confine it; with ``WHEN_ASKED`` it looks only at requests that ask for it by ``moderation``. The
+    other keys are its own options."""
+    SAFETY_REFUSAL: str = "I'm sorry, but I can't help with that."
+    """What a client is told in the place of an answer when its input was refused."""
     SSE_DONE: bool = True
     """End SSE streams with ``data: [DONE]``, as the Open Responses specification asks; every known client takes it."""
     API_DOCS: bool = True

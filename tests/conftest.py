@@ -14,6 +14,7 @@ from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
 from responses_ws.runtime import dbpool
 from responses_ws.runtime.writer import writer
+from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
 from responses_ws.stores.memory import hot_tier
 
@@ -30,6 +31,7 @@ def _process_state() -> Iterator[None]:
     dbpool.shutdown()
     hot_tier.clear()
     registry.reset()
+    classifiers.reset()
 
 
 @pytest.fixture

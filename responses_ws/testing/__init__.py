@@ -17,10 +17,12 @@ from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, De
 from responses_ws.rendering.chat import ChatPrompt
 
 from .rendering import RenderedChain, RendererContract
+from .safety import ClassifierContract
 from .tokens import TokenContract, collect_tokens, ids_in, token_request
 
 __all__ = [
     "Call",
+    "ClassifierContract",
     "EngineContract",
     "Plan",
     "RenderedChain",

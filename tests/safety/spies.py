@@ -1,0 +1,82 @@
+"""A classifier that remembers what it was shown, and finds words."""
+
+import asyncio
+from collections.abc import Mapping
+
+from responses_ws.safety.base import Action, Classifier, Finding, Material, Span, Verdict
+
+
+class Spy(Classifier):
+    """Finds the words it is given, each with its action, also where one begins in what came before."""
+
+    carries = 20
+
+    def __init__(
+        self,
+        words: Mapping[str, Action] | None = None,
+        *,
+        name: str = "spy",
+        redacts: bool = False,
+        reads_input: bool = True,
+        reads_output: bool = False,
+        holds_back: int = 0,
+    ) -> None:
+        super().__init__(name, {})
+        self.words = dict(words or {})
+        self.seen: list[Material] = []
+        self.gate: asyncio.Event | None = None
+        """Where there is one, it waits for it."""
+        self.began = asyncio.Event()
+        self.is_down = False
+        self._redacts = redacts
+        self._reads_input = reads_input
+        self._reads_output = reads_output
+        self._holds_back = holds_back
+
+    @property
+    def redacts(self) -> bool:
+        return self._redacts
+
+    @property
+    def reads_input(self) -> bool:
+        return self._reads_input
+
+    @property
+    def reads_output(self) -> bool:
+        return self._reads_output
+
+    @property
+    def holds_back(self) -> int:
+        return self._holds_back
+
+    async def check(self, material: Material) -> Verdict:
+        self.seen.append(material)
+        self.began.set()
+        if self.is_down:
+            raise ConnectionError("down")
+        if self.gate is not None:
+            await self.gate.wait()
+        return Verdict(list(self._findings(material)))
+
+    def _findings(self, material: Material):
+        before = material.before
+        for index, passage in enumerate(material.passages):
+            for word, action in self.words.items():
+                text = before + passage.text
+                at = text.find(word)
+                while at >= 0:
+                    start, end = at - len(before), at - len(before) + len(word)
+                    if end > 0:
+                        yield Finding(word, action, spans=(Span(index, max(start, 0), end),))
+                    at = text.find(word, at + 1)
+            before = (before + passage.text)[-self.carries :]
+
+    @property
+    def characters(self) -> int:
+        """What it had to read, in all."""
+        return sum(len(one.before) + sum(len(passage.text) for passage in one.passages) for one in self.seen)
+
+    @property
+    def texts(self) -> list[str]:
+        """The new texts it was shown, in order."""
+        return [passage.text for one in self.seen for passage in one.passages]
