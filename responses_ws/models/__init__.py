@@ -6,6 +6,7 @@ from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .prompts import PromptTemplate, PromptVersion
 from .responses import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse
+from .safety import Flag, SafetyRule
 from .usage import Dashboard, UsageRecord
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Conversation",
     "ConversationItem",
     "Dashboard",
+    "Flag",
     "IdempotencyKey",
     "Journal",
     "Organization",
@@ -27,6 +29,7 @@ __all__ = [
     "PromptVersion",
     "RatedLine",
     "ResponseEvent",
+    "SafetyRule",
     "StoredItem",
     "StoredResponse",
     "UsageRecord",

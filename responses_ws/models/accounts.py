@@ -28,12 +28,23 @@ class Organization(models.Model):
         return self.name
 
 
+class ProjectQuerySet(models.QuerySet["Project"]):
+    def keeps_excerpts(self, project_id: int) -> bool:
+        """Whether flags may hold the words that they are about."""
+        return self.filter(pk=project_id, keeps_excerpts=True).exists()
+
+
 class Project(models.Model):
     """Who owns responses: every look-up of a response names its project."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=200)
+    keeps_excerpts = models.BooleanField(
+        "keeps excerpts", default=False, help_text="Flags on stored responses hold the words that they are about."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = ProjectQuerySet.as_manager()
 
     class Meta:
         ordering = ("organization", "name")

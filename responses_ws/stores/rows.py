@@ -1,7 +1,7 @@
 """Chains as rows: written by the group writer's thread, read by the pool's threads. Plain ORM and SQL, no loop."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,10 +10,12 @@ import msgspec
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
+from responses_ws.conf import app_settings
 from responses_ws.models import (
     Chain,
     ControlMessage,
     Conversation,
+    Flag,
     IdempotencyKey,
     ResponseEvent,
     StoredItem,
@@ -194,6 +196,7 @@ def unwanted(response_ids: Collection[str]) -> set[str]:
 
 def prune() -> int:
     """Delete what nobody can see any more and nothing else deletes. Returns how many rows."""
+    Flag.objects.forget_before(timezone.now() - timedelta(days=app_settings.STORE_DAYS))
     events, _ = ResponseEvent.objects.filter(response__in=StoredResponse.objects.gone()).delete()
     keys, _ = IdempotencyKey.objects.expired().delete()
     messages, _ = ControlMessage.objects.outdated().delete()
@@ -231,6 +234,7 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
     ids = set(responses.values_list("id", flat=True))
     responses.update(deleted_at=timezone.now(), body="{}")
     ResponseEvent.objects.filter(project_id=project_id, response_id__in=ids).delete()
+    Flag.objects.filter(project_id=project_id).forget(ids)
     StoredItem.objects.filter(chain_id=found.chain_id, position__gte=start).delete()
     StoredItem.objects.filter(chain_id__in=[chain_id for chain_id in chains if chain_id != found.chain_id]).delete()
     # A length that no parent's end equals: whoever still holds the deleted past can only fork, and is refused there.
