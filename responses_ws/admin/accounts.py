@@ -42,6 +42,7 @@ class ProjectAdmin(admin.ModelAdmin):
     list_filter = ("organization",)
     list_select_related = ("organization",)
     search_fields = ("name", "organization__name")
+    fields = ("organization", "name", "keeps_excerpts", "created_at")
     readonly_fields = ("created_at",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:

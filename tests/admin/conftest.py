@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from responses_ws.billing import ledger
-from responses_ws.models import Journal, PromptTemplate, PromptVersion, UsageRecord
+from responses_ws.models import Flag, Journal, PromptTemplate, PromptVersion, SafetyRule, UsageRecord
 from responses_ws.stores import conversations, rows
 from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
 
@@ -65,8 +65,16 @@ def filled(db):
     template = PromptTemplate.objects.create(project=project, name="greeting")
     PromptVersion.objects.create(template=template, text="Greet {{name}}.\n[user]\nHello", model="m")
     PromptVersion.objects.filter(template=template).publish()
+    make_flag(project, "resp_stored", category="aws_access_key", action="redact", excerpt=SCRIPT)
+    SafetyRule.objects.create(name="no bombs", kind="words", pattern="bomb", action="refuse")
     PromptVersion.objects.create(template=template, text="Greet {{name}} warmly.\n[user]\nHello", note="warmer")
     return project
+
+
+def make_flag(project, response_id, **fields):
+    """An open flag, as a classifier raises it."""
+    given = {"side": "input", "classifier": "rules", "category": "bomb", "action": "flag", **fields}
+    return Flag.objects.create(project=project, response_id=response_id, model="m", **given)
 
 
 def say(project, response_id, output, status="completed"):
@@ -84,4 +92,4 @@ def say(project, response_id, output, status="completed"):
     rows.save(project_id=project.pk, response=response, parent=None, items=items, input_end=1, expires_at=expires_at)
 
 
-__all__ = ["NOON", "SCRIPT", "say"]
+__all__ = ["NOON", "SCRIPT", "make_flag", "say"]

@@ -17,11 +17,14 @@ from responses_ws.models import (
     PromptTemplate,
     PromptVersion,
     RatedLine,
+    SafetyRule,
     StoredResponse,
     UsageRecord,
 )
 from responses_ws.stores import conversations
 from tests.billing.rows import make_key, make_prices, make_project, make_record
+
+from .conftest import make_flag
 
 pytestmark = pytest.mark.django_db
 
@@ -29,16 +32,18 @@ LISTED = [
     "account",
     "apikey",
     "conversation",
+    "flag",
     "journal",
     "organization",
     "price",
     "project",
     "prompttemplate",
     "promptversion",
+    "safetyrule",
     "storedresponse",
     "usagerecord",
 ]
-READ_ONLY = ["account", "conversation", "journal", "storedresponse", "usagerecord"]
+READ_ONLY = ["account", "conversation", "flag", "journal", "storedresponse", "usagerecord"]
 NEVER_REGISTERED = {"controlmessage", "chain", "conversationitem", "storeditem", "responseevent", "idempotencykey"} | {
     "posting",
     "ratedline",
@@ -105,6 +110,8 @@ def test_a_list_takes_as_many_queries_with_forty_rows_as_with_few(boss, filled, 
         template = PromptTemplate.objects.create(project=project, name="many")
         PromptVersion.objects.create(template=template, text="hello")
         conversations.create(project.pk, f"conv_{number}", {}, [])
+        make_flag(project, f"resp_{number}")
+        SafetyRule.objects.create(name=f"rule {number}", kind="secrets", project=project)
 
     with CaptureQueriesContext(connection) as many:
         boss.get(changelist(model))
