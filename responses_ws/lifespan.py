@@ -16,6 +16,7 @@ from responses_ws.runtime import background, dbpool, redis
 from responses_ws.runtime.bus import bus
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
+from responses_ws.safety.registry import classifiers
 from responses_ws.serving.background import stop as stop_background_responses
 from responses_ws.transports import control
 
@@ -34,6 +35,7 @@ async def lifespan(
     await receive()
     try:
         engines = [registry.engine(name) for name in app_settings.ENGINES]
+        classifiers.seats()
     except ValueError as exc:
         await send({"type": "lifespan.startup.failed", "message": f"RESPONSES_WS: {exc}"})
         return
@@ -70,6 +72,7 @@ async def close() -> None:
     except TimeoutError:
         logger.error("Some turns could not be recorded in time; the reaper will close them")
     await registry.aclose_all()
+    await classifiers.aclose_all()
     await redis.aclose()
     dispatcher.stop()
     # Both wait for their threads.

@@ -12,3 +12,12 @@ turn_finished = Signal()
 Keyword arguments: ``response_id`` (str), ``project_id`` (int), ``status`` (a ``UsageRecord.Status``), ``usage``
 (``responses_ws.protocol.usage.Usage``).
 """
+
+content_flagged = Signal()
+"""A classifier has found something, and the flag for it is durable.
+
+Keyword arguments: ``response_id`` (str; of items added to a conversation, its id), ``project_id`` (int),
+``api_key_id`` (int or None), ``model`` (str), ``side`` (``"input"`` or ``"output"``), ``classifier`` (its name),
+``category`` (str), ``action`` (``"flag"``, ``"redact"`` or ``"refuse"``: what was done), ``score`` (float or None). No
+content.
+"""

@@ -17,8 +17,8 @@ CONTINUABLE = frozenset({"completed", "incomplete"})
 class Link(msgspec.Struct, kw_only=True):
     """A finished response with everything that its continuation needs. Not changed once made.
 
-    ``prompt``, ``tools``, ``route`` and ``place`` are opaque here: they are typed by the rooms above (rendering,
-    rendering, engines, stores).
+    ``prompt``, ``tools``, ``route``, ``safety`` and ``place`` are opaque here: they are typed by the rooms above
+    (rendering, rendering, engines, serving, stores).
     """
 
     response_id: str
@@ -41,6 +41,8 @@ class Link(msgspec.Struct, kw_only=True):
     """The tool set of this response, reused when the next request brings the same."""
     route: Any = None
     """The resolved model route."""
+    safety: Any = None
+    """What classifiers carry along the chain, bounded; None where the link was made anew: it is derived then."""
     size: int = 0
     """Bytes that the whole context takes in memory, roughly."""
     place: Any = None

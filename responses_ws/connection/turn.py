@@ -233,6 +233,12 @@ class Turn:
             self._next_output_index += 1
         self.response["output"] = [self._output[key] for key in sorted(self._output)]
 
+    def replace(self, items: Sequence[Item]) -> None:
+        """The last items of the output become these: what was appended is not to be read again."""
+        for index, item in enumerate(items, self._next_output_index - len(items)):
+            self._output[index] = item
+        self.response["output"] = [self._output[key] for key in sorted(self._output)]
+
     def wait_for_outputs(self, open_items: list[Item]) -> str:
         """``response.done``: these calls want their outputs appended."""
         required = required_inputs(open_items)

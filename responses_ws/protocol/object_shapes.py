@@ -90,8 +90,33 @@ class UsedPrompt(Struct, kw_only=True):
     variables: dict[str, str | Annotated[JsonObject, shape("InputPart")]] | None | UnsetType = UNSET
 
 
+class ModerationResult(Struct, kw_only=True, tag_field="type", tag="moderation_result"):
+    """What a moderation model says of one side."""
+
+    model: str
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[Literal["text", "image"]]]
+
+
+class ModerationError(Struct, kw_only=True, tag_field="type", tag="error"):
+    """Why one side was not looked at."""
+
+    code: str
+    """``moderation_unavailable``, or ``no_output``."""
+    message: str
+
+
+class Moderation(Struct, kw_only=True):
+    """What the moderation model that a request named says of both sides."""
+
+    input: ModerationResult | ModerationError
+    output: ModerationResult | ModerationError
+
+
 class Response(Struct, kw_only=True):
-    """One answer of a model: what was asked for, and what came of it. All keys but the last two are always there."""
+    """One answer of a model: what was asked for, and what came of it. All keys but the last three are always there."""
 
     id: str
     object: Literal["response"]
@@ -134,6 +159,8 @@ class Response(Struct, kw_only=True):
     """There only if it was made on one."""
     prompt: UsedPrompt | UnsetType = UNSET
     """There only if the request named one."""
+    moderation: Moderation | None | UnsetType = UNSET
+    """There only if the request asked for it; null until the response has ended."""
 
 
 class CompactedResponse(Struct, kw_only=True):

@@ -11,6 +11,7 @@ from .depth import check_depth
 from .errors import InvalidRequest, PreviousResponseNotFound
 from .ids import is_well_formed
 from .json_schema import check_schema
+from .moderation import ModerationConfig
 from .shapes import shape
 
 JsonObject = dict[str, Any]
@@ -73,6 +74,8 @@ class Request(msgspec.Struct, kw_only=True):
     metadata: Metadata | None = None
     """Given back with the response."""
     service_tier: str | None = None
+    moderation: ModerationConfig | None = None
+    """Which moderation model is to look at the input and the answer, and whether it may block them."""
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: str | None = None
     prompt: Annotated[JsonObject, shape("StoredPrompt")] | None = None

@@ -52,6 +52,8 @@ def response_object(request: Request, *, response_id: str, created_at: int) -> J
         response["conversation"] = {"id": request.conversation_id}
     if request.prompt is not None:
         response["prompt"] = request.prompt
+    if request.moderation is not None:
+        response["moderation"] = None
     return response
 
 

@@ -4,8 +4,9 @@ from contextlib import aclosing
 
 import msgspec
 
-from responses_ws.protocol.compaction import CompactRequest, compaction_object
-from responses_ws.protocol.errors import failure_of
+from responses_ws.conf import app_settings
+from responses_ws.protocol.compaction import COMPACTION, CompactRequest, compaction_object
+from responses_ws.protocol.errors import InvalidRequest, failure_of
 from responses_ws.protocol.request import JsonObject
 
 from .admission import Principal
@@ -28,7 +29,10 @@ async def compact(principal: Principal, request: CompactRequest) -> JsonObject:
     response = msgspec.json.decode(terminal)["response"]
     if response["error"] is not None:
         raise failure_of(response["error"])
-    (item,) = response["output"]
+    item, *more = response["output"]
+    if more or item["type"] != COMPACTION:
+        # The one thing that such a turn says.
+        raise InvalidRequest(app_settings.SAFETY_REFUSAL, code="content_policy_violation", param="input")
     return compaction_object(
         compaction_id=response["id"],
         created_at=response["created_at"],

@@ -45,6 +45,7 @@ from .conversations import Hold, find_conversation, hold, link_of
 from .mailbox import Mailbox
 from .prompts import expanded
 from .references import resolved
+from .safety import Screening, no_screening, open_screening
 from .sampling import Word
 from .sealed import opened_context, opened_input
 from .token_step import TokenStep
@@ -121,6 +122,8 @@ class Gathered(msgspec.Struct, kw_only=True):
     tools: ToolSet
     """The request's, and those that came as items."""
     configuration: Configuration
+    screening: Screening
+    """What classifiers say of what is new, and of the answer."""
 
     def estimated_input_tokens(self) -> int:
         """About four bytes a token, for engines that say nothing."""
@@ -274,6 +277,19 @@ class Context(Gathered, kw_only=True):
             top_logprobs=None,
         )
 
+    def refused(self, first: int) -> "Context":
+        """Without what was said in the items from position ``first`` on, and in the instructions. The prompt is made
+        anew, once."""
+        blank, instructions = self.screening.refused(self.items.since(first), self.instructions)
+        shorter = msgspec.structs.replace(
+            self,
+            items=self.items.until(first).extended(blank),
+            new_items=blank[: len(self.new_items)] if first < self.input_end else self.new_items,
+            instructions=instructions,
+        )
+        prompt = ChatPrompt(takes=self.prompt.takes).extended(shorter.shown_items())
+        return msgspec.structs.replace(shorter, prompt=prompt)
+
     def compacted(self, item: Item) -> "Context":
         """Behind a compaction item: the prompt is made anew from it, once.
 
@@ -305,6 +321,7 @@ class Context(Gathered, kw_only=True):
             size=max(3 * prompt.byte_length, self.parent.size if self.parent else 0)
             + 4 * len(self.tools.encoded or b""),
             place=place,
+            safety=self.screening.carried(),
         )
 
 
@@ -351,6 +368,11 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
         new_items = _behind_outputs(new_items, parent.kept_input)
         shown = _behind_outputs(shown, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
+    screening = no_screening(asked.principal) if is_counted else open_screening(asked.principal, request, parent)
+    admitted, instructions = await screening.admit(shown, _in_front(request.instructions, front))
+    # What is sealed stays so where it is kept.
+    new_items = [new if was is old else old for was, new, old in zip(shown, admitted, new_items, strict=True)]
+    shown = admitted
     items = (parent.items if parent else SharedLog[Item]()).extended(new_items)
     if any(item.get("type") == COMPACTION for item in shown):
         # Whatever the parent's prompt says, most of it counts no more.
@@ -372,9 +394,10 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
         items=items,
         input_end=len(items),
         prompt=past_prompt.extended(shown),
-        instructions=_in_front(request.instructions, front),
+        instructions=instructions,
         tools=_tools(request, configuration, parent),
         configuration=configuration,
+        screening=screening,
     )
 
 

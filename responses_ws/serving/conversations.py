@@ -148,6 +148,8 @@ def _extended(link: Link, items: list[Item], position: int) -> Link:
         # Of a compacted conversation the items are still there.
         size=max(3 * prompt.byte_length, link.size),
         position=position,
+        # Derived from the items where it is asked for.
+        safety=None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -38,9 +39,9 @@ class Mailbox(Generic[T]):
             self._room = self._loop.create_future()
             await self._room
 
-    async def get(self) -> T:
-        """The next word, in order of telling."""
-        while not self._words:
+    async def get(self, may_hear: Callable[[T], bool] | None = None) -> T:
+        """The next word, in order of telling; with ``may_hear`` the next such one, while the others wait."""
+        while (position := self._position(may_hear)) is None:
             self._waiter = self._loop.create_future()
             self.waiting_since = self._loop.time()
             try:
@@ -48,10 +49,16 @@ class Mailbox(Generic[T]):
             finally:
                 self._waiter = None
                 self.waiting_since = None
-        word = self._words.popleft()
+        word = self._words[position]
+        del self._words[position]
         if self._room is not None and not self._room.done() and len(self._words) < READ_AHEAD:
             self._room.set_result(None)
         return word
+
+    def _position(self, may_hear: Callable[[T], bool] | None) -> int | None:
+        if may_hear is None:
+            return 0 if self._words else None
+        return next((index for index, word in enumerate(self._words) if may_hear(word)), None)
 
     def drain(self) -> list[T]:
         """Everything that nobody will read."""

@@ -27,7 +27,7 @@ from responses_ws.protocol.errors import (
 )
 from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, listed, require_outputs
 from responses_ws.protocol.request import JsonObject
-from responses_ws.protocol.sampling import Delta, Finished
+from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
 from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.chat import ChatPrompt
@@ -64,6 +64,7 @@ class Run:
         self.steers: list[Steer] = []
         """Accepted, and not yet part of any response."""
         self._context = context
+        self._screening = context.screening
         self._mailbox = mailbox
         self._turn = Turn(
             self.asked.request,
@@ -74,6 +75,7 @@ class Run:
             stream_id=self.asked.stream_id,
             shows_raw_reasoning=app_settings.RAW_REASONING,
         )
+        self._screening.belongs_to(self._turn.id)
         # With a prompt template they may be messages, too.
         self._turn.response["instructions"] = context.instructions
         self._record = Record(
@@ -98,6 +100,8 @@ class Run:
         self._place: Place | None = None
         """Where its input is stored, if it was queued."""
         self._is_cancelled = False
+        self._appended_at: int | None = None
+        """Where in the context the outputs begin that were appended last."""
 
     @property
     def response(self) -> JsonObject:
@@ -110,6 +114,10 @@ class Run:
         Raises:
             ApiError: refused; nothing has happened.
         """
+        # What is refused is not stored either.
+        await self._screening.finish()
+        if self._screening.refusal is not None:
+            self._forget_input()
         frames = self._turn.queue()
         self._place = await self._record.open_queued(self._stored([]), frames if self.asked.request.stream else [])
         return frames
@@ -117,8 +125,10 @@ class Run:
     async def generate(self) -> Frames:
         """Sample until the model has nothing left to do for now."""
         turn, record = self._turn, self._record
+        screening = self._screening
         is_sealed_whole = self._context.asks_compaction and self._context.is_short()
-        if not is_sealed_whole:
+        needs_engine = not is_sealed_whole and screening.refusal is None
+        if needs_engine:
             self._start()
         if not record.is_open:
             # The engine was called first; the record becomes durable while it works.
@@ -126,16 +136,25 @@ class Run:
         try:
             cut_off = None
             if is_sealed_whole:
+                await screening.finish()
+            if not needs_engine and screening.refusal is not None:
+                yield [*self._begin(), *await self._decline()]
+            elif is_sealed_whole:
                 # Nothing to ask the engine: all of the context is the answer.
                 yield [*self._begin(), *turn.begin_compaction(samples=False), *self._compact(None)]
                 turn.feed(Finished("stop"))
-            while not is_sealed_whole:
+            while needs_engine:
                 if self._is_summarising and turn.has_begun and not turn.is_queued:
                     yield turn.begin_compaction(samples=True)
                 async with aclosing(self._run_step()) as events:
                     async for frames in events:
                         yield frames
                 await self._leave()
+                if screening.refusal is not None:
+                    yield await self._decline()
+                    break
+                if not self._is_summarising and (held := await self._hear([], is_end=True)):
+                    yield held
                 if turn.finished is None:
                     if not self._is_cancelled and (self._is_summarising or not self.steers):
                         raise EngineError("protocol", "the engine stopped without finishing")
@@ -155,7 +174,7 @@ class Run:
                         break
                     self._sample()
                     continue
-                if not self._awaits_outputs():
+                if screening.has_cut or not self._awaits_outputs():
                     break
                 yield self._end_step()
                 async with aclosing(self._wait_for_outputs()) as events:
@@ -167,6 +186,9 @@ class Run:
                 tokens_left = self._tokens_left()
                 if tokens_left is not None and tokens_left <= 0:
                     cut_off = "max_output_tokens"
+                    break
+                if screening.refusal is not None:
+                    yield await self._decline()
                     break
                 self._start()
             usage = self._usage()
@@ -184,13 +206,14 @@ class Run:
             finally:
                 # Read ahead of a client that did not read: made, though never told.
                 unheard = [word for word in self._mailbox.drain() if isinstance(word, list)]
-                turn.count([delta for batch in unheard for delta in batch])
+                turn.count([*screening.held(), *(delta for batch in unheard for delta in batch)])
                 # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
                 if not record.is_closed:
                     await record.close(status="cancelled", usage=self._usage(), reason="client_left")
             raise
         except Exception as exc:
             await self._leave()
+            turn.count(screening.held())
             error = told(exc, turn.id)
             usage, failure = self._usage(), turn.fail(error) if turn.has_begun else ""
             if not record.is_closed:
@@ -207,10 +230,18 @@ class Run:
                 raise error from exc
             self._tell_end()
             yield [failure, *self.return_steers(error)]
+        finally:
+            screening.stop()
 
     async def warm_up(self) -> Frames:
         """``generate: false``: everything but the sampling. A full response with an empty output."""
         turn, context = self._turn, self._context
+        await self._screening.finish()
+        if self._screening.refusal is not None:
+            yield [*self._begin(), *await self._decline()]
+            turn.close(Usage(), completed_at=int(time.time()))
+            yield self._end(await self._settle(Usage()))
+            return
         yield self._begin()
         usage = Usage(input_tokens=context.estimated_input_tokens(), estimated=True)
         asked = context.chat_request(turn.id, context.offer(), max_output_tokens=None)
@@ -240,6 +271,7 @@ class Run:
         """Call the engine: for an answer, or first for a summary of what has become too long."""
         self._is_summarising = self._context.asks_compaction or self._context.is_too_long()
         self._sample()
+        self._screening.begin(self._mailbox)
 
     async def _end_summary(self) -> list[str]:
         turn = self._turn
@@ -247,12 +279,13 @@ class Run:
             raise EngineError("protocol", "the engine has made no summary")
         # The summary is an output as any other: it does not leave before the record is durable.
         await self._record.wait_until_open()
+        summary = await self._screening.summary(turn.summary)
         usage = self._step_usage()
         frames = turn.end_step(usage)
         self._summary_tokens += usage.output_tokens
         self._step = self._tokens = None
         self._is_summarising = False
-        return [*frames, *self._compact(turn.summary)]
+        return [*frames, *self._compact(summary)]
 
     def _compact(self, summary: str | None) -> list[str]:
         """Seal the context, and go on from there."""
@@ -341,14 +374,17 @@ class Run:
         assert step is not None, "a step has been started"
         fault: EngineFault | None = None
         while True:
-            word = await self._mailbox.get()
+            word = await self._mailbox.get(self._screening.may_hear)
+            if self._screening.refusal is not None:
+                return
             if isinstance(word, list):
                 if self._tokens is not None:
                     self._tokens.heard()
                 if self._is_summarising:
                     frames = [frame for delta in word for frame in turn.hear_summary(delta)]
                 else:
-                    frames, fault = self._events_of(word)
+                    said, fault = self._said_in(word)
+                    frames = await self._hear(said)
                     self._has_spoken |= bool(frames)
                 if frames and record.first_token_ms is None:
                     await record.wait_until_open()
@@ -364,6 +400,8 @@ class Run:
             elif word is Sign.CANCELLED:
                 self._is_cancelled = True
                 return
+            elif word is Sign.SCREENED:
+                frames = []
             elif not turn.has_begun or turn.is_queued:
                 # Accepted, or due: whichever came first.
                 frames = self._begin()
@@ -376,21 +414,51 @@ class Run:
                 raise fault
             if self._is_summarising:
                 continue
-            if self._guard.has_cut or (self.steers and turn.finished is None and not turn.is_within_call):
+            if self._guard.has_cut or self._screening.has_cut:
+                return
+            if self.steers and turn.finished is None and not turn.is_within_call:
                 return
 
-    def _events_of(self, batch: list[Delta]) -> tuple[list[str], EngineFault | None]:
-        """The events of one batch, as far as they may come out; and why not further."""
-        feed, translate, guard = self._turn.feed, self._translator.feed, self._guard.feed
-        frames: list[str] = []
+    def _said_in(self, batch: list[Delta]) -> tuple[list[Delta], EngineFault | None]:
+        """What of a batch may come out; and why not more."""
+        translate, guard = self._translator.feed, self._guard.feed
+        deltas: list[Delta] = []
         try:
             for delta in batch:
                 for may in guard(delta):
-                    for said in translate(may):
-                        frames += feed(said)
+                    deltas += translate(may)
         except EngineFault as fault:
-            return frames, fault
-        return frames, None
+            return deltas, fault
+        return deltas, None
+
+    async def _hear(self, said: list[Delta], *, is_end: bool = False) -> list[str]:
+        """The events of what may leave now."""
+        leaving = await self._screening.output(said, is_end=is_end)
+        return [frame for delta in leaving for frame in self._turn.feed(delta)]
+
+    async def _decline(self) -> list[str]:
+        """The input was refused: say so in the place of an answer, and forget what was asked."""
+        assert self._screening.refusal is not None, "only what was refused is declined"
+        if self._record.is_open:
+            await self._record.wait_until_open()
+        usage = self._step_usage() if self._step is not None else None
+        self._forget_input()
+        frames = self._compact(None) if self._turn.is_compacting else []
+        frames += self._turn.feed(RefusalDelta(self._screening.refusal, tokens=0))
+        return [*frames, *self._turn.feed(Finished("stop", usage))]
+
+    def _forget_input(self) -> None:
+        """Nobody reads again what was refused last: the input, or outputs that were appended."""
+        if self._screening.has_forgotten:
+            return
+        context = self._context
+        first = self._appended_at or context.input_end - len(context.new_items)
+        self._context = context.refused(first)
+        self._turn.response["instructions"] = self._context.instructions
+        # Its ids stand for what was said.
+        self._tokens = None
+        if self._appended_at is not None:
+            self._turn.replace(self._context.items.since(first))
 
     def _begin(self) -> list[str]:
         if self.asked.began is not None:
@@ -485,7 +553,8 @@ class Run:
             raise InvalidRequest("Only outputs and user messages can be appended.", param="input")
         require_outputs(calls_left_open(calls_left_open({}, self._turn.output[self._step_start :]), items))
         # In full form: they become output, which clients read by type.
-        items = [listed(item) for item in items]
+        items, _ = await self._screening.admit([listed(item) for item in items])
+        self._appended_at = len(self._context.items)
         self._turn.append(items)
         self._step_start = len(self._turn.output)
         self._context = self._context.grown(items)
@@ -524,12 +593,16 @@ class Run:
             return self._tokens.log_without_answer(prompt)
         output = self._turn.output[self._step_start :]
         has_cut_call = any(item.get("call_id") and item.get("status") == "incomplete" for item in output)
-        return self._tokens.log_after(prompt, is_as_sampled=not (self._guard.has_cut or has_cut_call))
+        return self._tokens.log_after(
+            prompt, is_as_sampled=not (self._guard.has_cut or self._screening.has_changed or has_cut_call)
+        )
 
     async def _settle(self, usage: Usage) -> Link:
         """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
         context, asked, response = self._context, self.asked, self._turn.response
         hold, output = asked.hold, self._turn.kept_output
+        if asked.request.moderation is not None:
+            response["moderation"] = self._screening.moderation()
         if hold is not None and self._turn.status not in CONTINUABLE:
             await hold.release()
             hold = None

@@ -23,6 +23,8 @@ class Sign(Enum):
     """It has neither taken nor refused it for as long as a client should wait."""
     SILENT = "silent"
     """Nothing has been said for so long that clients would give up."""
+    SCREENED = "screened"
+    """The classifiers have looked at what is new."""
     ENDED = "ended"
     """All deltas have been told."""
     CANCELLED = "cancelled"

@@ -14,8 +14,10 @@ from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import Item, check_media_sizes, input_items, listed
 from responses_ws.runtime import dbpool
 from responses_ws.runtime.ids import new_id
+from responses_ws.serving.admission import Principal
 from responses_ws.serving.conversations import find_conversation
 from responses_ws.serving.references import resolved
+from responses_ws.serving.safety import screened
 from responses_ws.serving.sealed import opened_input
 from responses_ws.stores import conversations
 
@@ -35,10 +37,13 @@ class ConversationsView(ApiView):
         return async_to_sync(self._post)(request, read_body(request))
 
     async def _post(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        project_id = (await principal_of(request)).project_id
+        principal = await principal_of(request)
         asked = decode_new(body)
-        items = await _items(project_id, asked.items or [])
-        made = await dbpool.run(conversations.create, project_id, new_id("conv"), asked.metadata or {}, items)
+        conversation_id = new_id("conv")
+        items = await _items(principal, asked.items or [], conversation_id)
+        made = await dbpool.run(
+            conversations.create, principal.project_id, conversation_id, asked.metadata or {}, items
+        )
         return json_response(_shown(made))
 
 
@@ -90,9 +95,9 @@ class ConversationItemsView(ApiView):
         return async_to_sync(self._post)(request, conversation_id, read_body(request))
 
     async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
-        project_id = (await principal_of(request)).project_id
-        items = await _items(project_id, decode_items(body).items)
-        await _run(conversations.add, project_id, conversation_id, items)
+        principal = await principal_of(request)
+        items = await _items(principal, decode_items(body).items, conversation_id)
+        await _run(conversations.add, principal.project_id, conversation_id, items)
         return json_response(list_object([_told(item, request) for item in items], has_more=False))
 
 
@@ -122,7 +127,8 @@ class ConversationItemView(ApiView):
         return json_response(_shown(left))
 
 
-async def _items(project_id: int, given: list[Item]) -> list[Item]:
+async def _items(principal: Principal, given: list[Item], conversation_id: str) -> list[Item]:
+    project_id = principal.project_id
     items = input_items(given, new_id, max_items=MAX_ITEMS, within="items")
     limits = app_settings.limits
     check_media_sizes(
@@ -130,6 +136,7 @@ async def _items(project_id: int, given: list[Item]) -> list[Item]:
     )
     # What does not open is refused here: the conversation could not be used with it.
     opened_input(items, project_id=project_id, model=None, within="items")
+    items = await screened(principal, items, added_to=conversation_id[:128])
     return await resolved(items, project_id=project_id)
 
 

@@ -53,7 +53,14 @@ def test_what_clients_send_is_taken() -> None:
     )
 
 
-JSON_TYPES: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "bool": True, "array": [1], "object": {"a": 1}}
+JSON_TYPES: dict[str, Any] = {
+    "str": "x",
+    "int": 1,
+    "float": 1.5,
+    "bool": True,
+    "array": [1],
+    "object": {"a": 1, "model": "m"},
+}
 TAKES = {
     "model": {"str"},
     "input": {"str"},
@@ -78,6 +85,7 @@ TAKES = {
     "context_management": set[str](),
     "metadata": set[str](),
     "service_tier": {"str"},
+    "moderation": {"object"},
     "safety_identifier": {"str"},
     "user": {"str"},
     "prompt": {"object"},

@@ -16,6 +16,7 @@ from responses_ws.protocol import (
     compaction,
     conversations,
     item_shapes,
+    moderation,
     object_shapes,
     request,
     server_events,
@@ -29,7 +30,7 @@ from .examples import EXAMPLES
 Schema = dict[str, Any]
 
 MODULES: tuple[ModuleType, ...] = (
-    *(request, compaction, conversations, client_events, server_events),
+    *(request, moderation, compaction, conversations, client_events, server_events),
     *(item_shapes, tool_shapes, object_shapes),
 )
 """Where a name in ``shape("…")`` is looked up."""
