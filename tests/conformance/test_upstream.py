@@ -266,3 +266,24 @@ async def test_the_upstream_counts_the_input(front_door: Door, door: Door, way: 
                 counts.append((await answer.json())["input_tokens"])
 
     assert counts[0] == counts[1] > 50
+
+
+@pytest.mark.parametrize("kept_as", ["stored responses", "a conversation"])
+async def test_over_http_only_what_is_new_is_sent_too(front_door: Door, way: str, tap: Tap, kept_as: str) -> None:
+    long = "word " * 4000
+    link: dict[str, Any] = {}
+    if kept_as == "a conversation":
+        async with front_door.http() as client, client.post("/v1/conversations", json={}) as answer:
+            link = {"conversation": (await answer.json())["id"]}
+    status, response = await front_door.post(way, input=long, **link)
+    assert status == 200, response
+    already = tap.sent
+    for said in ("one", "two", "three"):
+        if kept_as == "stored responses":
+            link = {"previous_response_id": response["id"]}
+        status, response = await front_door.post(way, input=said, **link)
+        assert status == 200, response
+
+    assert text_of(response) == 'You said: "three"'
+    assert response["usage"]["input_tokens"] > 4000
+    assert (tap.sent - already) // len(long) == (3 if way == "http" else 0)
