@@ -8,15 +8,17 @@ from msgspec import UNSET, UnsetType
 from responses_ws.protocol import server_events as events
 from responses_ws.protocol.errors import ApiError, response_error
 from responses_ws.protocol.ids import NewId
-from responses_ws.protocol.items import Item
+from responses_ws.protocol.items import Item, prefix_of
 from responses_ws.protocol.request import Request
 from responses_ws.protocol.response import response_object
 from responses_ws.protocol.sampling import (
+    Annotation,
     CallArguments,
     CallEnd,
     CallStart,
     Delta,
     Finished,
+    OutputItem,
     Progress,
     ReasoningDelta,
     RefusalDelta,
@@ -147,6 +149,12 @@ class Turn:
             self.started = delta
         elif isinstance(delta, Finished):
             self.finished = delta
+        elif isinstance(delta, OutputItem):
+            self._close_block(frames, "completed")
+            self._take_item(delta.item, frames)
+        elif isinstance(delta, Annotation):
+            if self._block is not None:
+                self._block.annotations.append(delta.annotation)
         elif isinstance(delta, Progress):
             pass
         else:
@@ -314,6 +322,12 @@ class Turn:
         self._output[index] = item
         self.response["output"] = [self._output[key] for key in sorted(self._output)]
 
+    def _take_item(self, item: Item, frames: list[str]) -> None:
+        """An item that the engine has made: it begins and ends here, under an id of ours."""
+        item = {**item, "id": self._new_id(prefix_of(item["type"]))}
+        begun = {**item, "status": "in_progress"} if "status" in item else item
+        self._finish_item(self._add_item(begun, frames), item, frames)
+
     def _close_items(self, status: str) -> list[str]:
         frames: list[str] = []
         self._close_block(frames, status)
@@ -380,6 +394,7 @@ class Turn:
         part = _part(block.kind, text)
         block.parts.append(part)
         if block.kind == "output_text":
+            part["annotations"] = block.annotations
             part["logprobs"] = block.logprobs
             told = without_bytes(block.logprobs)
             frames.append(self._encode(events.OutputTextDone, text=text, logprobs=told, **block.place))
@@ -460,7 +475,7 @@ class Turn:
 class _TextBlock:
     """An open content or summary part, and the item it belongs to."""
 
-    __slots__ = ("kind", "item", "output_index", "parts", "place", "pieces", "logprobs")
+    __slots__ = ("kind", "item", "output_index", "parts", "place", "pieces", "logprobs", "annotations")
 
     def __init__(self, kind: str, item: Item, output_index: int, parts: list[dict[str, Any]]) -> None:
         self.kind = kind
@@ -472,6 +487,7 @@ class _TextBlock:
         self.place = {"item_id": item["id"], "output_index": output_index, position: len(parts)}
         """What every event of this part says of where it is."""
         self.pieces: list[str] = []
+        self.annotations: list[dict[str, Any]] = []
         self.logprobs: list[dict[str, Any]] = []
 
     @property

@@ -74,6 +74,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Takes custom tools as such, in items. Without it they are functions with one string."""
     reasoning: bool = False
     """Takes its reasoning back as text, in items."""
+    hosted_tools: frozenset[str] = frozenset()
+    """Types of hosted tools that it runs by itself: offered as the client sent them, in items."""
 
     @property
     def media(self) -> frozenset[Medium]:
@@ -97,6 +99,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: ChatPrompt
     tools: bytes | None = None
     """JSON array of chat-completions tools, or None."""
+    hosted_tools: bytes | None = None
+    """JSON array of those that the engine runs itself, or None."""
     tool_choice: str | dict[str, Any] | None = None
     """Chat-completions form: "auto", "none", "required" or ``{type, function: {name}}``."""
     parallel_tool_calls: bool | None = None

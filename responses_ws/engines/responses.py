@@ -58,6 +58,9 @@ class ResponsesOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=Tru
     """Where to put the client's ``prompt_cache_key``, or the chain's name. Empty: nowhere."""
     isolation_field: Literal["", "cache_salt"] = ""
     """As of `OpenAIChat`."""
+    hosted_tools: frozenset[str] = frozenset()
+    """Types of hosted tools that the server runs: ``["web_search", "code_interpreter"]``. They are offered to it as the
+    client sent them."""
     supports: frozenset[Feature] = frozenset({"tools", "tool_choice", "json_object", "json_schema", "logprobs"})
     """What the server and its model can do. What they cannot is left out or asked for in words."""
 
@@ -90,7 +93,9 @@ class Responses(Engine):
         formats = frozenset(one for one in _FORMATS if one in settings.supports)
         flags: dict[str, Any] = {feature: feature in settings.supports for feature in get_args(Feature)}
         given = {flag: is_given for flag, is_given in flags.items() if flag not in _FORMATS}
-        self.capabilities = Capabilities(chat=False, items=True, response_format=formats, **given)
+        self.capabilities = Capabilities(
+            chat=False, items=True, response_format=formats, hosted_tools=settings.hosted_tools, **given
+        )
         self._client = HttpClient(
             checked_url(name, settings.base_url),
             api_key=settings.api_key,
@@ -202,12 +207,13 @@ def _context_fields(request: ChatRequest) -> dict[str, Any]:
     """What the model is told beside its input."""
     text = {"format": _format(request.response_format), "verbosity": request.verbosity}
     reasoning = {"effort": request.reasoning_effort, "summary": request.reasoning_summary}
+    has_tools = request.tools or request.hosted_tools
     return {
         "model": request.model,
         "text": _given(text) or None,
         "reasoning": _given(reasoning) or None,
-        "tool_choice": request.tool_choice if request.tools else None,
-        "parallel_tool_calls": request.parallel_tool_calls if request.tools else None,
+        "tool_choice": request.tool_choice if has_tools else None,
+        "parallel_tool_calls": request.parallel_tool_calls if has_tools else None,
     }
 
 
@@ -220,8 +226,9 @@ def _joined(fields: dict[str, Any], request: ChatRequest, known: Continuation | 
         fields = {**fields, "previous_response_id": known.response_id}
         items = prompt.log.since(prompt.continued)
     parts = [msgspec.json.encode(_given(fields))[:-1]]
-    if request.tools:
-        parts += [b',"tools":', request.tools]
+    tools = [given[1:-1] for given in (request.tools, request.hosted_tools) if given]
+    if tools:
+        parts += [b',"tools":[', b",".join(tools), b"]"]
     if prompt.instructions.startswith(b'"'):
         parts += [b',"instructions":', prompt.instructions]
     elif prompt.instructions:

@@ -5,22 +5,25 @@ from typing import Any
 
 import msgspec
 
+from responses_ws.protocol.compaction import COMPACTION
 from responses_ws.protocol.sampling import (
+    Annotation,
     CallArguments,
     CallEnd,
     CallStart,
     Delta,
     Finished,
     FinishReason,
+    OutputItem,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
 )
-from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.tools import flat_name
 
 from .base import EngineError
 from .chat_errors import error_in_stream, refusal
+from .responses_shapes import Event, Item, Response, decode_event, decode_item, decode_kind, decode_response
 from .sse import AnswerReader
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})
@@ -35,109 +38,10 @@ class Forgotten(EngineError):
     """The upstream does not know (any more) what it was to go on from; or nobody has heard the question."""
 
 
-_NOTHING = msgspec.Raw(b"{}")
-
-
-class _Event(msgspec.Struct, gc=False):
-    type: str = ""
-    output_index: int | None = None
-    item_id: str | None = None
-    summary_index: int | None = None
-    delta: Any = None
-    logprobs: Any = None
-    # Read where they count: those of unknown kinds may look like anything.
-    item: msgspec.Raw = _NOTHING
-    response: msgspec.Raw = _NOTHING
-    # Of an ``error``; over HTTP these stand in the event itself, on a WebSocket in an object beside the status.
-    error: Any = None
-    status: Any = None
-    headers: Any = None
-    code: Any = None
-    message: Any = None
-    param: Any = None
-
-
-class _Part(msgspec.Struct, gc=False):
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-    logprobs: list[dict[str, Any]] | None = None
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: str = ""
-    id: str | None = None
-    status: str | None = None
-    content: list[_Part] | None = None
-    summary: list[_Part] | None = None
-    call_id: str | None = None
-    namespace: str | None = None
-    name: str = ""
-    # Some servers give the arguments as an object.
-    arguments: str | dict[str, Any] | None = None
-    input: str | None = None
-
-    def said(self) -> str:
-        """What a call calls with."""
-        given = self.arguments if self.type == "function_call" else self.input
-        return given if isinstance(given, str) else msgspec.json.encode(given).decode() if given else ""
-
-
-class _Kind(msgspec.Struct, gc=False):
-    type: str = ""
-
-
-class _InputDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct, gc=False):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-    def counted(self) -> Usage | None:
-        if self.input_tokens is None and self.output_tokens is None:
-            return None
-        read, made = self.input_tokens_details or _InputDetails(), self.output_tokens_details or _OutputDetails()
-        return Usage(
-            input_tokens=self.input_tokens or 0,
-            output_tokens=self.output_tokens or 0,
-            cached_tokens=read.cached_tokens or 0,
-            cache_write_tokens=read.cache_write_tokens or 0,
-            reasoning_tokens=made.reasoning_tokens or 0,
-        ).clamped()
-
-
-class _Incomplete(msgspec.Struct, gc=False):
-    reason: str | None = None
-
-
-class _Response(msgspec.Struct, gc=False):
-    id: str | None = None
-    status: str | None = None
-    error: Any = None
-    incomplete_details: _Incomplete | None = None
-    usage: _Usage | None = None
-    output: list[msgspec.Raw] | None = None
-
-
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_kind = msgspec.json.Decoder(_Kind).decode
-_decode_item = msgspec.json.Decoder(_Item).decode
-_decode_response = msgspec.json.Decoder(_Response).decode
-
-
 class _Open:
     """An output item that has begun."""
 
-    __slots__ = ("kind", "index", "has_spoken", "has_ended", "voice", "summary_index")
+    __slots__ = ("kind", "index", "has_spoken", "has_ended", "voice", "summary_index", "offset", "has_notes")
 
     def __init__(self, kind: str, index: int) -> None:
         self.kind = kind
@@ -145,8 +49,12 @@ class _Open:
         self.has_spoken = False
         """Something of it has been told in deltas."""
         self.has_ended = False
+        self.has_notes = False
+        """Annotations have been told one by one."""
         self.voice = ""
         """Of reasoning: ``text`` or ``summary``, whichever came first. The other says the same again."""
+        self.offset = 0
+        """Of a message: how much text of the one that it becomes stands before it."""
         self.summary_index: int | None = None
 
 
@@ -169,14 +77,15 @@ class ResponsesReader(AnswerReader[Delta]):
         self._name = name
         self._items: dict[int | str | None, _Open] = {}
         self._calls = 0
-        self._has_text = False
+        self._text_length = 0
+        """Of the message that is being made of theirs."""
         self._finished: Finished | None = None
 
     def feed(self, data: bytes | str, deltas: list[Delta]) -> None:
         if not data or data in (b"[DONE]", "[DONE]"):
             self.is_done = bool(data) or self.is_done
             return
-        event = _read(_decode_event, data)
+        event = _read(decode_event, data)
         kind = event.type
         if kind == "error":
             raise self._error(event.error or event, event.status, event.headers)
@@ -184,19 +93,21 @@ class ResponsesReader(AnswerReader[Delta]):
             raise self._error(event.error, event.status, event.headers)
         self.has_heard = self.has_heard or not kind or kind.startswith("response.")
         if kind in _LIFECYCLE:
-            self.response_id = self.response_id or _read(_decode_response, event.response).id
+            self.response_id = self.response_id or _read(decode_response, event.response).id
         elif kind == "response.output_item.added":
             self._begin(event, deltas)
         elif kind == "response.output_item.done":
             self._end(event, deltas)
         elif kind in _TERMINAL:
-            response = _read(_decode_response, event.response)
+            response = _read(decode_response, event.response)
             self._finish(response, response.status or kind.removeprefix("response."), deltas)
+        elif kind == "response.output_text.annotation.added":
+            self._annotate(self._items.get(_key(event)), event.annotation, deltas)
         elif isinstance(event.delta, str):
             self._say(event, event.delta, deltas)
         elif not kind:
             # Asked for a stream, some servers answer in one piece all the same.
-            response = _read(_decode_response, data)
+            response = _read(decode_response, data)
             self._finish(response, response.status or "completed", deltas)
 
     def finish(self, deltas: list[Delta]) -> None:
@@ -213,7 +124,7 @@ class ResponsesReader(AnswerReader[Delta]):
         return _forgotten(error, said.get("error") or said) if isinstance(said, dict) else error
 
     def _error(self, error: Any, status: Any, headers: Any) -> EngineError:
-        if isinstance(error, _Event):
+        if isinstance(error, Event):
             error = {"code": error.code, "message": error.message, "param": error.param}
         told = error_in_stream(
             error,
@@ -222,22 +133,23 @@ class ResponsesReader(AnswerReader[Delta]):
         )
         return told if self.has_heard else _forgotten(told, error)
 
-    def _begin(self, event: _Event, deltas: list[Delta]) -> None:
-        kind = _read(_decode_kind, event.item).type
+    def _begin(self, event: Event, deltas: list[Delta]) -> None:
+        kind = _read(decode_kind, event.item).type
         item = self._items[_key(event)] = _Open(kind, self._calls)
         if kind in _CALLS:
-            self._start_call(item, _read(_decode_item, event.item), deltas)
+            self._start_call(item, _read(decode_item, event.item), deltas)
 
-    def _start_call(self, item: _Open, said: _Item, deltas: list[Delta]) -> None:
+    def _start_call(self, item: _Open, said: Item, deltas: list[Delta]) -> None:
         if not said.name:
             raise EngineError("protocol", "the upstream made a tool call without a name")
         self._calls += 1
+        self._text_length = 0
         deltas.append(CallStart(item.index, flat_name(said.namespace, said.name), said.call_id))
         if item.kind == "custom_tool_call":
             # Custom tools are translated back from functions with one string, whichever way they were offered.
             deltas.append(CallArguments(item.index, '{"input":"', 0))
 
-    def _say(self, event: _Event, text: str, deltas: list[Delta]) -> None:
+    def _say(self, event: Event, text: str, deltas: list[Delta]) -> None:
         item = self._items.get(_key(event))
         kind = event.type
         if kind == "response.output_text.delta":
@@ -257,18 +169,29 @@ class ResponsesReader(AnswerReader[Delta]):
             item = item or self._unannounced(event, "reasoning")
             self._reason(item, text, "summary", event.summary_index, deltas)
 
-    def _unannounced(self, event: _Event, kind: str) -> _Open:
+    def _unannounced(self, event: Event, kind: str) -> _Open:
         item = self._items[_key(event)] = _Open(kind, self._calls)
         return item
 
     def _text(self, item: _Open, text: str, logprobs: tuple[dict[str, Any], ...], deltas: list[Delta]) -> None:
         if not text:
             return
-        if not item.has_spoken and self._has_text:
+        if not item.has_spoken and self._text_length:
             # Two messages of the upstream are one of ours.
             deltas.append(TextDelta("\n\n", 0))
-        item.has_spoken = self._has_text = True
+            item.offset = self._text_length + 2
+            self._text_length += 2
+        item.has_spoken = True
+        self._text_length += len(text)
         deltas.append(TextDelta(text, logprobs=logprobs))
+
+    def _annotate(self, item: _Open | None, annotation: Any, deltas: list[Delta]) -> None:
+        if item is None or not item.has_spoken or not isinstance(annotation, dict):
+            return
+        item.has_notes = True
+        places = {key: annotation.get(key) for key in ("start_index", "end_index")}
+        moved = {key: place + item.offset for key, place in places.items() if isinstance(place, int)}
+        deltas.append(Annotation({**annotation, **moved}))
 
     def _reason(self, item: _Open, text: str, voice: str, index: int | None, deltas: list[Delta]) -> None:
         if not text or item.voice not in ("", voice):
@@ -276,23 +199,27 @@ class ResponsesReader(AnswerReader[Delta]):
         if item.has_spoken and index != item.summary_index:
             deltas.append(ReasoningDelta("\n\n", 0))
         item.voice, item.summary_index, item.has_spoken = voice, index, True
+        self._text_length = 0
         deltas.append(ReasoningDelta(text))
 
     def _arguments(self, item: _Open, text: str, deltas: list[Delta]) -> None:
         if text:
             item.has_spoken = True
+            self._text_length = 0
             said = text if item.kind == "function_call" else msgspec.json.encode(text).decode()[1:-1]
             deltas.append(CallArguments(item.index, said))
 
-    def _end(self, event: _Event, deltas: list[Delta]) -> None:
+    def _end(self, event: Event, deltas: list[Delta]) -> None:
         self._whole(self._items.get(_key(event)), event.item, deltas, key=_key(event))
 
     def _whole(self, item: _Open | None, raw: msgspec.Raw, deltas: list[Delta], *, key: int | str | None) -> None:
         """An item as it is at its end: what has not been told of it yet is told now."""
-        kind = _read(_decode_kind, raw).type
+        kind = _read(decode_kind, raw).type
         if kind not in _CALLS and kind not in ("message", "reasoning"):
+            self._other(_read(msgspec.json.decode, raw), deltas)
+            self._items.setdefault(key, _Open(kind, self._calls))
             return
-        said = _read(_decode_item, raw)
+        said = _read(decode_item, raw)
         if item is None:
             item = self._items[key] = _Open(kind, self._calls)
             if kind in _CALLS:
@@ -302,17 +229,31 @@ class ResponsesReader(AnswerReader[Delta]):
                 self._arguments(item, said.said(), deltas)
             if said.status != "incomplete":
                 self._end_call(item, deltas)
+        elif kind == "message":
+            self._whole_message(item, said, deltas)
         elif not item.has_spoken:
             for part in said.content or ():
-                if kind == "reasoning":
-                    self._reason(item, part.text or "", "text", None, deltas)
-                elif part.refusal:
-                    item.has_spoken = True
-                    deltas.append(RefusalDelta(part.refusal))
-                else:
-                    self._text(item, part.text or "", _logprobs(part.logprobs), deltas)
+                self._reason(item, part.text or "", "text", None, deltas)
             for index, part in enumerate(said.summary or ()):
                 self._reason(item, part.text or "", "summary", index, deltas)
+
+    def _whole_message(self, item: _Open, said: Item, deltas: list[Delta]) -> None:
+        is_new, is_noted = not item.has_spoken, item.has_notes
+        for part in said.content or ():
+            if is_new and part.refusal:
+                item.has_spoken = True
+                deltas.append(RefusalDelta(part.refusal))
+            elif is_new:
+                self._text(item, part.text or "", _logprobs(part.logprobs), deltas)
+            for annotation in () if is_noted else part.annotations or ():
+                self._annotate(item, annotation, deltas)
+
+    def _other(self, item: Any, deltas: list[Delta]) -> None:
+        """What the upstream has run by itself, or asks its client to run."""
+        # A compaction is sealed, and not by us.
+        if isinstance(item, dict) and isinstance(item.get("type"), str) and item["type"] not in ("", COMPACTION):
+            self._text_length = 0
+            deltas.append(OutputItem(item))
 
     def _end_call(self, item: _Open, deltas: list[Delta]) -> None:
         if not item.has_ended:
@@ -321,7 +262,7 @@ class ResponsesReader(AnswerReader[Delta]):
                 deltas.append(CallArguments(item.index, '"}', 0))
             deltas.append(CallEnd(item.index))
 
-    def _finish(self, response: _Response, status: str, deltas: list[Delta]) -> None:
+    def _finish(self, response: Response, status: str, deltas: list[Delta]) -> None:
         self.response_id = response.id or self.response_id
         if status == "failed" or response.error:
             raise self._error(response.error or {}, None, None)
@@ -349,7 +290,7 @@ class ResponsesReader(AnswerReader[Delta]):
         return None if self.response_id is None else self._name(self.response_id)
 
 
-def _key(event: _Event) -> int | str | None:
+def _key(event: Event) -> int | str | None:
     return event.item_id if event.output_index is None else event.output_index
 
 

@@ -325,9 +325,10 @@ class OutputCompaction(Struct, kw_only=True, tag_field="type", tag="compaction")
 
 CompactedItem = OneOf("What is left of a context that was compacted.", UserMessage, OutputCompaction)
 
+# Others: what a Responses server that answers for us has made by itself, as of a hosted tool that it has run.
 OutputItem = OneOf(
     "A unit of context, as a model made it. Send it back as it is.",
-    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall, OutputCompaction),
+    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall, OutputCompaction, OtherItem),
 )
 
 AppendedItem = OneOf(

@@ -39,7 +39,18 @@ _PREFIXES = {
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
     "compaction": "cmp",
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "image_generation_call": "ig",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
 }
+
+
+def prefix_of(kind: str) -> str:
+    """What ids of such items begin with."""
+    return _PREFIXES.get(kind, "item")
 
 
 def input_items(
@@ -107,7 +118,7 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
             check_part(part, f"{where}.{parts_field}[{index}]")
     given_id = item.get("id")
     if given_id is None or given_id == "":
-        return {**item, "id": new_id(_PREFIXES.get(kind, "item"))}
+        return {**item, "id": new_id(prefix_of(kind))}
     if not isinstance(given_id, str):
         raise _wrong_type(f"{where}.id")
     if len(given_id) > 128 or "\0" in given_id:

@@ -85,6 +85,18 @@ class CallEnd(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
+class Annotation(msgspec.Struct, frozen=True, gc=False):
+    """A note on the text before it in the same message: an object with ``type``, such as ``url_citation``."""
+
+    annotation: dict[str, Any]
+
+
+class OutputItem(msgspec.Struct, frozen=True, gc=False):
+    """A whole item that the engine has made by itself, as of a tool that it has run. Its id is the engine's."""
+
+    item: dict[str, Any]
+
+
 class Finished(msgspec.Struct, frozen=True, gc=False):
     """The one last piece. ``usage`` is None where the engine reported none."""
 
@@ -94,7 +106,19 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """How the engine can tell this answer again, when it is asked to go on from it: opaque to all others."""
 
 
-Delta = Started | Progress | TextDelta | ReasoningDelta | RefusalDelta | CallStart | CallArguments | CallEnd | Finished
+Delta = (
+    Started
+    | Progress
+    | TextDelta
+    | Annotation
+    | ReasoningDelta
+    | RefusalDelta
+    | CallStart
+    | CallArguments
+    | CallEnd
+    | OutputItem
+    | Finished
+)
 """What an engine yields that answers in text."""
 TokenDelta = Started | Progress | Tokens | Finished
 """What an engine yields that answers in tokens."""

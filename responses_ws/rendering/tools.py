@@ -50,6 +50,8 @@ class Offer(msgspec.Struct, frozen=True):
     callable_names: frozenset[str] | None
     """Names, as offered, of which a call may come out; None where the client has not narrowed them. A name that the
     model has made up then comes out too: an agent tells its model so, where a failed response would be tried again."""
+    hosted: bytes | None = None
+    """JSON array of the hosted tools that the engine runs itself, as the client sent them, or None."""
 
 
 class ToolSet:
@@ -115,13 +117,35 @@ class ToolSet:
         obeys_choice: bool,
         as_items: bool = False,
         takes_custom: bool = False,
+        passed: frozenset[str] = frozenset(),
     ) -> Offer:
         """The offer under this ``tool_choice``, to an engine that takes tools at all, and obeys the choice or not.
 
         An engine that obeys is offered all tools, which keeps its prompt the same from turn to turn; one that does
         not is offered only those that may be called. ``allowed_tools`` are a smaller offer to both. ``as_items``: in
-        the form of the Responses API, custom tools as such if it ``takes_custom`` ones.
+        the form of the Responses API, custom tools as such if it ``takes_custom`` ones, and hosted tools of the types
+        that are ``passed``.
         """
+        offer = self._offer_of_functions(
+            choice, takes_tools=takes_tools, obeys_choice=obeys_choice, as_items=as_items, takes_custom=takes_custom
+        )
+        hosted = self._passed(choice, passed)
+        if hosted is None:
+            return offer
+        is_theirs = isinstance(choice, dict) and choice["type"] in passed
+        if is_theirs or (offer.encoded is None and not isinstance(choice, dict)):
+            offer = msgspec.structs.replace(offer, choice=choice)
+        return msgspec.structs.replace(offer, hosted=hosted)
+
+    def _offer_of_functions(
+        self,
+        choice: str | dict[str, Any] | None,
+        *,
+        takes_tools: bool,
+        obeys_choice: bool,
+        as_items: bool,
+        takes_custom: bool,
+    ) -> Offer:
         if self.encoded is None or not takes_tools:
             return Offer(None, None, frozenset())
         names = self._callable_under(choice)
@@ -142,6 +166,15 @@ class ToolSet:
             is_custom = takes_custom and self.resolve(name)[2]
             told = {"type": "custom" if is_custom else "function", "name": name}
         return Offer(encoded, told, may_call)
+
+    def _passed(self, choice: str | dict[str, Any] | None, types: frozenset[str]) -> bytes | None:
+        """JSON array of the tools of these types; None where there are none, or none may be called."""
+        if not types or choice == "none":
+            return None
+        if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+            types &= {tool["type"] for tool in choice["tools"]}
+        tools = [tool for tool in self.source if tool.get("type") in types]
+        return _encode(tools) if tools else None
 
     def _encoded_as_items(self, *, takes_custom: bool) -> bytes:
         """JSON array of Responses tools, made once."""

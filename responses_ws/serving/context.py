@@ -150,6 +150,7 @@ class Context(Gathered, kw_only=True):
             obeys_choice=can.tool_choice,
             as_items=can.items,
             takes_custom=can.custom_tools,
+            passed=can.hosted_tools,
         )
 
     def chat_request(self, response_id: str, offer: Offer, *, max_output_tokens: int | None) -> ChatRequest:
@@ -165,6 +166,7 @@ class Context(Gathered, kw_only=True):
             model=self.route.upstream,
             prompt=self.prompt.with_instructions(_with_words(self.instructions, told)),
             tools=offer.encoded,
+            hosted_tools=offer.hosted,
             tool_choice=offer.choice,
             parallel_tool_calls=request.parallel_tool_calls,
             max_output_tokens=max_output_tokens,

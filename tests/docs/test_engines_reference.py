@@ -27,9 +27,10 @@ TOKEN_ENGINES = [kind("tokens", {"BASE_URL": "http://127.0.0.1:1/v1"}) for kind 
 
 
 def flags(capabilities: Capabilities) -> dict[str, bool]:
-    """Every capability by name; the formats are one each. Constraints are told in words below the table."""
+    """Every capability by name; the formats are one each. Constraints and hosted tools are told in words below."""
     given = msgspec.structs.asdict(capabilities)
-    given.pop("constraints")
+    for told_in_words in ("constraints", "hosted_tools"):
+        given.pop(told_in_words)
     formats = given.pop("response_format")
     return {**given, **{name: name in formats for name in ("json_object", "json_schema")}}
 

@@ -6,11 +6,13 @@ import pytest
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.responses_stream import Forgotten, ResponsesReader
 from responses_ws.protocol.sampling import (
+    Annotation,
     CallArguments,
     CallEnd,
     CallStart,
     Delta,
     Finished,
+    OutputItem,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -76,6 +78,11 @@ def fed(*events: Event, reader: ResponsesReader | None = None) -> list[Delta]:
     return deltas
 
 
+def noted(index: int, **annotation: Any) -> Event:
+    return {"type": "response.output_text.annotation.added", "output_index": index, "annotation": annotation}
+
+
+SEARCH = {"type": "web_search_call", "id": "ws_up", "status": "completed", "action": {"type": "search", "query": "x"}}
 WHOLE_CALL = [CallStart(0, "a", "x"), CallArguments(0, '{"q":1}'), CallEnd(0), CALLED]
 STREAMS: dict[str, tuple[list[Event], list[Delta]]] = {
     "text": (
@@ -232,8 +239,40 @@ STREAMS: dict[str, tuple[list[Event], list[Delta]]] = {
             done(0, type="hologram", content=5),
             ended(output=[{"type": "hologram", "content": 5}]),
         ],
-        [STOP],
+        [OutputItem({"type": "hologram", "content": 5}), STOP],
     ),
+    "a tool that the upstream has run, and citations": (
+        [
+            said(0, "output_text", "I look."),
+            added(1, type="web_search_call", id="ws_up", status="in_progress"),
+            {"type": "response.web_search_call.searching", "output_index": 1, "item_id": "ws_up"},
+            done(1, **SEARCH),
+            said(2, "output_text", "One."),
+            said(3, "output_text", "See x."),
+            noted(3, type="url_citation", url="https://x", title="X", start_index=4, end_index=5),
+            done(3, **message({**text("See x."), "annotations": [{"type": "url_citation"}]})),
+            ended(),
+        ],
+        [
+            TextDelta("I look."),
+            OutputItem(SEARCH),
+            TextDelta("One."),
+            TextDelta("\n\n", 0),
+            TextDelta("See x."),
+            # Behind "One.", a blank line and "See ".
+            Annotation({"type": "url_citation", "url": "https://x", "title": "X", "start_index": 10, "end_index": 11}),
+            STOP,
+        ],
+    ),
+    "citations at the end": (
+        [
+            said(0, "output_text", "See x."),
+            done(0, **message({**text("See x."), "annotations": [{"type": "file_citation", "index": 2}]})),
+            ended(),
+        ],
+        [TextDelta("See x."), Annotation({"type": "file_citation", "index": 2}), STOP],
+    ),
+    "a compaction of theirs": ([done(0, type="compaction", encrypted_content="x"), ended()], [STOP]),
 }
 
 

@@ -17,6 +17,7 @@ from responses_ws.protocol.sampling import (
     CallStart,
     Delta,
     Finished,
+    OutputItem,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -97,6 +98,14 @@ ANSWERS: dict[str, list[Delta]] = {
         Finished("stop", RESPONSES_USAGE),
     ],
     "openai/responses_hosted_search_and_call": [
+        OutputItem(
+            {
+                "id": "ws_0a1",
+                "type": "web_search_call",
+                "status": "completed",
+                "action": {"type": "search", "query": "weather Oslo"},
+            }
+        ),
         *called(0, "call_0a1", '{"city":', '"Oslo"}'),
         CallEnd(0),
         Finished("tool_calls", RESPONSES_USAGE),

@@ -1,0 +1,111 @@
+"""Hosted tools that an upstream runs: offered to it as they are, and their items told as ours."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from responses_ws.connection.chain import Chains
+from responses_ws.engines.registry import registry
+from responses_ws.engines.responses import Responses
+from responses_ws.serving.admission import Principal
+from tests.described import check_event
+from tests.fakes.responses_server import Answer, ResponsesServer, words
+
+from .turns import asked, events_of
+
+SEARCH = {"type": "web_search", "search_context_size": "low"}
+A = {"type": "function", "name": "a", "parameters": {"type": "object", "properties": {}}}
+SEARCHED = {"type": "web_search_call", "id": "ws_up", "status": "completed", "action": {"type": "search", "query": "x"}}
+CITED = {"type": "url_citation", "url": "https://x", "title": "X", "start_index": 0, "end_index": 3}
+
+
+def searching(number: int) -> Answer:
+    created, delta, completed = words("See x.", f"up_{number}")
+    delta["output_index"] = 1
+    return Answer(
+        events=[
+            created,
+            {"type": "response.output_item.added", "output_index": 0, "item": {**SEARCHED, "status": "in_progress"}},
+            {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_up"},
+            {"type": "response.output_item.done", "output_index": 0, "item": SEARCHED},
+            delta,
+            {"type": "response.output_text.annotation.added", "output_index": 1, "annotation": CITED},
+            completed,
+        ]
+    )
+
+
+@pytest.fixture
+async def server(settings: Any) -> AsyncIterator[ResponsesServer]:
+    models = {"scripted": {"ENGINE": "scripted"}}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "MODELS": models}
+    async with ResponsesServer() as server:
+        engine = Responses("scripted", {"BASE_URL": server.url, "HOSTED_TOOLS": ["web_search"]})
+        registry.install("scripted", engine)
+        yield server
+        await engine.aclose()
+
+
+async def test_what_the_upstream_has_run_is_told_as_an_item_of_ours(
+    principal: Principal, server: ResponsesServer
+) -> None:
+    server.answers = [searching(1), searching(2)]
+    chains = Chains()
+
+    events = await events_of(asked(principal, "Look.", tools=[SEARCH, A], store=False, chains=chains))
+    response = events[-1]["response"]
+    again = {"previous_response_id": response["id"], "tools": [SEARCH, A], "store": False, "chains": chains}
+    await events_of(asked(principal, "And now?", **again))
+
+    for event in events:
+        check_event(event)
+    item, message = response["output"]
+    assert (item["type"], item["status"], item["action"]) == ("web_search_call", "completed", SEARCHED["action"])
+    assert item["id"].startswith("ws_") and item["id"] != "ws_up"
+    assert message["content"][0]["annotations"] == [CITED]
+    told = [(event["type"], event["item"]["status"]) for event in events if "item" in event]
+    assert told[:2] == [("response.output_item.added", "in_progress"), ("response.output_item.done", "completed")]
+    assert "ws_up" not in json.dumps(events)
+    # All is sent again here: what it has found out before stands where it stood.
+    assert [entry["type"] for entry in server.requests[1]["input"]] == [
+        "message",
+        "web_search_call",
+        "message",
+        "message",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "told"),
+    [
+        ("auto", ["a", "web_search"], "auto"),
+        ("none", ["a"], "none"),
+        ({"type": "web_search"}, ["a", "web_search"], {"type": "web_search"}),
+        ({"type": "function", "name": "a"}, ["a", "web_search"], {"type": "function", "name": "a"}),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}, ["web_search"], None),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "a"}]},
+            ["a"],
+            "required",
+        ),
+    ],
+    ids=["auto", "none", "the hosted one", "a function", "only the hosted one", "only a function"],
+)
+async def test_what_is_offered(
+    principal: Principal, server: ResponsesServer, choice: Any, tools: list[str], told: Any
+) -> None:
+    code = {"type": "code_interpreter", "container": {"type": "auto"}}
+    await events_of(asked(principal, "Look.", tools=[SEARCH, A, code], tool_choice=choice, store=False))
+
+    (request,) = server.requests
+    assert [tool.get("name") or tool["type"] for tool in request["tools"]] == tools
+    assert request.get("tool_choice") == told
+    assert all(tool in (SEARCH, {**A, "strict": False}) for tool in request["tools"])
+
+
+async def test_a_hosted_tool_alone(principal: Principal, server: ResponsesServer) -> None:
+    await events_of(asked(principal, "Look.", tools=[SEARCH], tool_choice="required", store=False))
+
+    assert (server.requests[0]["tools"], server.requests[0]["tool_choice"]) == ([SEARCH], "required")
