@@ -89,9 +89,11 @@ class Condition:
         return EngineError(self.error.kind, self.error.message, headers={"retry-after": str(wait)})
 
     def _rest(self, error: EngineError, now: float) -> None:
+        # No power of two that is too large for a float, however long it is down.
+        rest = FIRST_REST_SECONDS * 2 ** min(self.failures, 16)
         self.failures += 1
         self.state, self.error = State.DOWN, error
-        self.until = now + min(FIRST_REST_SECONDS * 2 ** (self.failures - 1), LONGEST_REST_SECONDS)
+        self.until = now + min(rest, LONGEST_REST_SECONDS)
 
 
 def _busy_seconds(hint: str | None) -> float:
