@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 
 from responses_ws.protocol.sampling import (
+    Annotation,
     CallArguments,
     CallEnd,
     CallStart,
     Delta,
     Finished,
+    OutputItem,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -60,7 +62,7 @@ class OutputFilter:
         """What may leave now."""
         leaving: list[Delta] = []
         for delta in deltas:
-            if isinstance(delta, TextDelta | ReasoningDelta | RefusalDelta | CallStart):
+            if isinstance(delta, TextDelta | ReasoningDelta | RefusalDelta | CallStart | Annotation | OutputItem):
                 await self._end_texts(leaving, but=type(delta))
             if self.has_cut:
                 leaving += [_silent(delta)] if isinstance(delta, Said) else []

@@ -588,7 +588,10 @@ class Run:
         """``prompt``, which ends with the last step's output, with the token ids that were sampled, or with the
         engine's own name for its answer."""
         if self._tokens is None:
-            return prompt if finished is None else prompt.named(finished.continuation)
+            # What was changed on its way out, the engine remembers as it was.
+            if finished is None or self._screening.has_changed:
+                return prompt
+            return prompt.named(finished.continuation)
         if self.asked.request.is_warmup:
             return self._tokens.log_without_answer(prompt)
         output = self._turn.output[self._step_start :]

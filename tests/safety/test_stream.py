@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_ws.protocol.sampling import (
+    Annotation,
     CallArguments,
     CallEnd,
     CallStart,
     Delta,
     Finished,
+    OutputItem,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -55,6 +57,15 @@ async def test_a_step_is_looked_at_once_it_is_long_enough() -> None:
 
     assert [text_of(step) for step in steps] == ["", "", "abcdef"]
     assert spy.texts == ["abcdef"]
+
+
+@pytest.mark.parametrize("delta", [OutputItem({"type": "web_search_call"}), Annotation({"type": "url_citation"})])
+async def test_what_is_no_text_leaves_behind_the_text_before_it(delta: Delta) -> None:
+    one = filtering(Spy(), holds_back=100)
+
+    leaving = await one.feed([TextDelta("See x."), delta, TextDelta("More.")])
+
+    assert leaving == [TextDelta("See x."), delta]
 
 
 async def test_a_word_in_pieces_is_redacted_before_any_of_it_has_left() -> None:

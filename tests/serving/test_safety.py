@@ -10,6 +10,7 @@ import pytest
 
 from responses_ws.connection.chain import Chains
 from responses_ws.engines.registry import registry
+from responses_ws.engines.responses import Responses
 from responses_ws.models import Flag, StoredItem, StoredResponse, UsageRecord
 from responses_ws.protocol.errors import InvalidRequest, Overloaded
 from responses_ws.runtime import background
@@ -18,6 +19,7 @@ from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores.memory import hot_tier
 from responses_ws.testing import Call, Plan, ScriptedEngine
+from tests.fakes.responses_server import Answer, ResponsesServer, words
 from tests.safety.spies import Spy
 
 from .turns import asked, events_of, response_of
@@ -278,6 +280,22 @@ async def test_an_output_is_redacted_in_its_events_its_item_and_the_next_prompt(
     assert "".join(event.get("delta", "") for event in events) == "It is [redacted]."
     await response_of(asked(principal, "again", previous_response_id=response["id"]))
     assert "hunter2" not in shown_to(engine) and "[redacted]" in shown_to(engine)
+
+
+async def test_an_upstream_does_not_go_on_from_what_was_redacted_in_its_answer(principal: Principal) -> None:
+    seat(Spy({"hunter2": "redact"}, reads_input=False, reads_output=True, holds_back=10))
+    async with ResponsesServer() as server:
+        server.answers = [Answer(events=words("It is hunter2.", "up_1"))]
+        upstream = Responses("scripted", {"BASE_URL": server.url, "STORE": True})
+        registry.install("scripted", upstream)
+        response = await response_of(asked(principal, "password?"))
+        response = await response_of(asked(principal, "again", previous_response_id=response["id"]))
+        await response_of(asked(principal, "and again", previous_response_id=response["id"]))
+        await upstream.aclose()
+
+    told = [(request.get("previous_response_id"), str(request["input"])) for request in server.requests]
+    assert [previous for previous, _ in told] == [None, None, "up_2"]
+    assert "hunter2" not in told[1][1] and "[redacted]" in told[1][1]
 
 
 async def test_an_output_word_over_two_turns_is_found(principal: Principal, engine: ScriptedEngine) -> None:
