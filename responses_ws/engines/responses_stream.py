@@ -160,9 +160,7 @@ class ResponsesReader(AnswerReader[Delta]):
             if item is not None and item.kind in _CALLS:
                 self._arguments(item, text, deltas)
         elif kind == "response.refusal.delta":
-            item = item or self._unannounced(event, "message")
-            item.has_spoken = True
-            deltas.append(RefusalDelta(text))
+            self._refuse(item or self._unannounced(event, "message"), text, deltas)
         elif kind in ("response.reasoning_text.delta", "response.reasoning.delta"):
             self._reason(item or self._unannounced(event, "reasoning"), text, "text", None, deltas)
         elif kind == "response.reasoning_summary_text.delta":
@@ -184,6 +182,12 @@ class ResponsesReader(AnswerReader[Delta]):
         item.has_spoken = True
         self._text_length += len(text)
         deltas.append(TextDelta(text, logprobs=logprobs))
+
+    def _refuse(self, item: _Open, text: str, deltas: list[Delta]) -> None:
+        item.has_spoken = True
+        # Text behind it is a part of its own.
+        self._text_length = 0
+        deltas.append(RefusalDelta(text))
 
     def _annotate(self, item: _Open | None, annotation: Any, deltas: list[Delta]) -> None:
         if item is None or not item.has_spoken or not isinstance(annotation, dict):
@@ -241,8 +245,7 @@ class ResponsesReader(AnswerReader[Delta]):
         is_new, is_noted = not item.has_spoken, item.has_notes
         for part in said.content or ():
             if is_new and part.refusal:
-                item.has_spoken = True
-                deltas.append(RefusalDelta(part.refusal))
+                self._refuse(item, part.refusal, deltas)
             elif is_new:
                 self._text(item, part.text or "", _logprobs(part.logprobs), deltas)
             for annotation in () if is_noted else part.annotations or ():
