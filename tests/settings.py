@@ -7,9 +7,12 @@ from pathlib import Path
 os.environ["RESPONSES_WS_VAR"] = tempfile.mkdtemp(prefix="responses_ws_tests_")
 
 from project.settings import *  # noqa: F403
-from project.settings import DATABASES, VAR_DIR
+from project.settings import DATABASES, RESPONSES_WS, VAR_DIR
 
 # A file, not memory: the group writer and the pool are threads with connections of their own.
 if "sqlite3" in DATABASES["default"]["ENGINE"]:
     DATABASES["default"]["TEST"] = {"NAME": str(Path(VAR_DIR) / "test.sqlite3")}
 SECRET_KEY = "tests"
+
+# In messages a word is a token, which tests can count. With TOKEN_IDS=1 all tests ask the scripted model in token ids.
+RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_IDS"] = os.environ.get("TOKEN_IDS") == "1"

@@ -94,16 +94,17 @@ def pieces_of(text: str) -> list[str]:
     return _PIECE.findall(text)
 
 
+FILLER = (
+    "This text is made by a script and means nothing. It has as many words as were asked for, "
+    "so that counts can be compared to the last token."
+)
+
+
 class _Filler:
     """The same filler from the beginning on each iteration; its deltas are made once."""
 
-    _words = (
-        "This text is made by a script and means nothing. It has as many words as were asked for, "
-        "so that counts can be compared to the last token."
-    )
-
     def __init__(self, kind: type[TextDelta] | type[ReasoningDelta]) -> None:
-        first, *others = pieces_of(self._words)
+        first, *others = pieces_of(FILLER)
         self._first = kind(first)
         self._others = [kind(word) for word in (*others, f" {first}")]
 

@@ -1,5 +1,7 @@
 """The scripted engine: deterministic answers with exact token counts, for tests, demos and load."""
 
+import asyncio
+import importlib.util
 import math
 import os
 from collections import OrderedDict
@@ -17,13 +19,15 @@ from responses_ws.protocol.sampling import (
     FinishReason,
     ReasoningDelta,
     TextDelta,
+    TokenDelta,
 )
 from responses_ws.protocol.usage import Usage
 
-from .base import Capabilities, ChatRequest, Engine, EngineModel
+from .base import Capabilities, ChatRequest, Engine, EngineModel, TokenRequest
 from .options import read_options
 from .pacing import PacedCall
 from .script import Plan, plan_for
+from .scripted_tokens import TOKENIZER, Prefixes, TokenCall
 
 BYTES_PER_TOKEN = 4  # of a prompt: what common tokenizers need on English text and JSON
 AFFINITIES_KEPT = 10_000
@@ -38,6 +42,10 @@ class ScriptedOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=True
     """Milliseconds before the first token."""
     tokens: int = 0
     """Answer with so many tokens of filler; 0: with a sentence about what was said."""
+    token_ids: bool = True
+    """Be asked in token ids, if the package ``tokenizers`` is there. Off: in messages, where a word is a token."""
+    prefill_rate: float = 0.0
+    """Prompt tokens that are not cached, per second, before the first token of an answer; 0: they cost no time."""
     token_log: str | None = None
     """Path of a file that gets one JSON line per call when it ends: what this engine says it has made."""
 
@@ -85,11 +93,30 @@ class Scripted(Engine):
             ttft_seconds=self._options.ttft_ms / 1000,
             filler_tokens=self._options.tokens,
         )
+        if self._options.token_ids and importlib.util.find_spec("tokenizers") is not None:
+            self.capabilities = msgspec.structs.replace(
+                self.capabilities, tokens=True, constraints=frozenset({"json_schema"})
+            )
+        self._prefixes = Prefixes()
         self._seen: OrderedDict[str, int] = OrderedDict()
         self._log_descriptor: int | None = None
 
     def chat(self, request: ChatRequest) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
         return _ChatCall(self, request)
+
+    def generate(self, request: TokenRequest) -> AbstractAsyncContextManager[AsyncIterator[list[TokenDelta]]]:
+        plan = self.plan(request.asked)
+        return TokenCall(request, plan, self._prefixes, prefill_rate=self._options.prefill_rate, ended=self.log_call)
+
+    async def prefill(self, request: TokenRequest) -> Usage:
+        cached = self._prefixes.cached(request.asked, request.prompt)
+        if self._options.prefill_rate:
+            await asyncio.sleep((len(request.prompt) - cached) / self._options.prefill_rate)
+        self._prefixes.remember(request.asked, request.prompt)
+        return Usage(input_tokens=len(request.prompt), cached_tokens=cached)
+
+    def renderer_options(self, model: str) -> Mapping[str, Any]:
+        return {"TOKENIZER": str(TOKENIZER), "TEMPLATE": "think-hermes", "PARSER": "think-hermes"}
 
     async def count(self, request: ChatRequest) -> int:
         return prompt_tokens(request)

@@ -119,6 +119,12 @@ class ChatPrompt:
         """Of the log, at four bytes a token."""
         return -(-(self.byte_length - self.media_bytes) // 4)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the context takes in memory, roughly: these messages, the items that they say, and the token ids."""
+        # An id is four bytes, and up to six more as JSON.
+        return 3 * self.byte_length + 10 * (len(self.tokens) if self.tokens is not None else 0)
+
     def json(self) -> bytes:
         """All messages as the inside of a JSON array. A copy of bytes; nothing is encoded again."""
         if self.instructions:

@@ -1,8 +1,7 @@
 """Chat templates of our own, for models whose own one will not do."""
 
-# ChatML with tools in the Hermes form, for small models whose template drops tools. llama.cpp renders it too, and
-# recognises the <tool_call> form when it parses what the model says.
-HERMES = """\
+# ChatML with tools in the Hermes form.
+_FORM = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
@@ -15,15 +14,16 @@ HERMES = """\
 {%- elif messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- else %}
-    {{- '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n' }}
+    {{- DEFAULT }}
 {%- endif %}
-{%- for message in messages %}
+BEFORE{%- for message in messages %}
     {%- if message.role == 'tool' %}
         {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
         {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
         {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
     {%- elif message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\\n' + (message.content or '') }}
+        {{- '<|im_start|>assistant\\n' }}
+        REASONING{{- message.content or '' }}
         {%- for tool_call in message.tool_calls or [] %}
             {%- if (loop.first and message.content) or not loop.first %}{{- '\\n' }}{%- endif %}
             {%- set function = tool_call.function or tool_call %}
@@ -39,5 +39,38 @@ HERMES = """\
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
 
-TEMPLATES = {"hermes": HERMES}
+# For small models whose template drops tools. llama.cpp renders it too, and recognises the <tool_call> form when it
+# parses what the model says.
+HERMES = (
+    _FORM.replace(
+        "DEFAULT",
+        "'<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n'",
+    )
+    .replace("BEFORE", "")
+    .replace("REASONING", "")
+)
+
+# For models that reason: what they thought stays until the user speaks again, as most families have it.
+THINK_HERMES = (
+    _FORM.replace("DEFAULT", "''")
+    .replace(
+        "BEFORE",
+        """\
+{%- set asked = namespace(last=-1) %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{%- set asked.last = loop.index0 %}{%- endif %}
+{%- endfor %}
+""",
+    )
+    .replace(
+        "REASONING",
+        """\
+{%- if message.reasoning_content and loop.index0 > asked.last %}
+            {{- '<think>' + message.reasoning_content + '</think>' }}
+        {%- endif %}
+        """,
+    )
+)
+
+TEMPLATES = {"hermes": HERMES, "think-hermes": THINK_HERMES}
 """By the name that a model's settings give."""

@@ -320,8 +320,7 @@ class Context(Gathered, kw_only=True):
             tools=self.tools,
             route=self.route,
             # Of a compacted chain the items are still there.
-            size=max(3 * prompt.byte_length, self.parent.size if self.parent else 0)
-            + 4 * len(self.tools.encoded or b""),
+            size=max(prompt.memory_bytes, self.parent.size if self.parent else 0) + 4 * len(self.tools.encoded or b""),
             place=place,
             safety=self.screening.carried(),
         )
@@ -552,6 +551,6 @@ async def _link_from(stored: StoredChain, asked: Asked) -> Link:
         configuration=Configuration().after(stored.items),
         prompt=prompt,
         route=route,
-        size=3 * prompt.byte_length,
+        size=prompt.memory_bytes,
         place=stored.place,
     )

@@ -146,7 +146,7 @@ def _extended(link: Link, items: list[Item], position: int) -> Link:
         configuration=link.configuration.after(items),
         prompt=prompt,
         # Of a compacted conversation the items are still there.
-        size=max(3 * prompt.byte_length, link.size),
+        size=max(prompt.memory_bytes, link.size),
         position=position,
         # Derived from the items where it is asked for.
         safety=None,

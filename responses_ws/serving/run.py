@@ -416,7 +416,7 @@ class Run:
                 continue
             if self._guard.has_cut or self._screening.has_cut:
                 return
-            if self.steers and turn.finished is None and not turn.is_within_call:
+            if self.steers and turn.finished is None and not self._has_called:
                 return
 
     def _said_in(self, batch: list[Delta]) -> tuple[list[Delta], EngineFault | None]:
@@ -501,6 +501,12 @@ class Run:
 
     def _steer_items(self, steer: Steer) -> list[Item]:
         return steer.items(new_id, max_items=app_settings.limits.max_items)
+
+    @property
+    def _has_called(self) -> bool:
+        """Whether this step has begun a call: no place to stop, since the calls want their outputs first anyway."""
+        turn = self._turn
+        return turn.is_within_call or any("call_id" in item for item in turn.output[self._step_start :])
 
     def _open_items(self) -> list[Item]:
         """Calls of the last step that wait for outputs."""
