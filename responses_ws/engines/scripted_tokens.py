@@ -184,9 +184,9 @@ def _answer(plan: Plan, request: TokenRequest) -> Iterator[tuple[int, bool]]:
 
 def _prose(plan: Plan, words: Vocabulary) -> Iterator[tuple[int, bool]]:
     if plan.reasoning_tokens:
-        yield words.think, True
+        yield words.think, False
         yield from ((one, True) for one in itertools.islice(itertools.cycle(words.filler), plan.reasoning_tokens))
-        yield words.end_of_think, True
+        yield words.end_of_think, False
     if plan.text is None:
         yield from ((one, False) for one in itertools.islice(itertools.cycle(words.filler), plan.filler_tokens))
     else:

@@ -247,8 +247,12 @@ class Run:
         asked = context.chat_request(turn.id, context.offer(), max_output_tokens=None)
         self._tokens = context.token_step(asked)
         if self._tokens is not None:
-            usage = await ask(context.route, self._tokens.prefill, who=self.asked.connection)
-            self._record.rendered(self._tokens)
+            try:
+                usage = await ask(context.route, self._tokens.prefill, who=self.asked.connection)
+                self._record.rendered(self._tokens)
+            except InvalidRequest:
+                # A template may refuse what is no conversation yet: tools without any message, for one.
+                self._tokens = None
         turn.feed(Finished("stop", usage))
         turn.close(usage, completed_at=int(time.time()))
         yield self._end(await self._settle(usage))

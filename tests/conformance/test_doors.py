@@ -31,7 +31,7 @@ NAMES = ["text", "call", "calls", "reasoning", "refusal", "cut", "filtered", "br
 
 
 def without_chance(events: list[Event]) -> list[Event]:
-    """Events with ids and times replaced by their order of appearance."""
+    """Events with ids replaced by their order of appearance, and without times and what was cached by chance."""
     text = json.dumps(events)
     names: dict[str, str] = {}
 
@@ -39,7 +39,7 @@ def without_chance(events: list[Event]) -> list[Event]:
         return names.setdefault(match[0], f"{match[1]}_{len(names)}")
 
     text = re.sub(r"\b(resp|msg|fc|call|rs|ctc)_[0-9a-f]{20,}\b", name, text)
-    text = re.sub(r'"(created_at|completed_at)": \d+', r'"\1": 0', text)
+    text = re.sub(r'"(created_at|completed_at|cached_tokens)": \d+', r'"\1": 0', text)
     return json.loads(text)
 
 

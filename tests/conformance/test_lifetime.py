@@ -94,7 +94,8 @@ async def test_a_running_turn_may_end_and_all_others_are_refused(short: Server, 
         code = await socket.close_code()
 
     *turn, waiting = [event for event in socket.received if event.get("stream_id") is None]
-    assert check_turn(turn)["usage"]["output_tokens"] == 30
+    # The token that ends an answer is one.
+    assert check_turn(turn)["usage"]["output_tokens"] == 30 + 1
     assert [error["error"]["code"] for error in (event, waiting)] == ["websocket_connection_limit_reached"] * 2
     assert code == 1000
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from responses_ws.engines.base import Capabilities, Engine, EngineModel, TokenRequest
+from responses_ws.protocol.errors import InvalidRequest
 from responses_ws.protocol.sampling import (
     CallArguments,
     CallEnd,
@@ -56,6 +57,8 @@ class BytesDraft(Draft):
         self.size = sum(map(len, self._new))
 
     def make(self) -> None:
+        if not len(self._prompt.log):
+            raise InvalidRequest("There is no message.", param="input")
         self._ids: list[int] = []
         if len(self._past) and self._past.since(len(self._past) - 1)[0] != END:
             self._ids.append(END)

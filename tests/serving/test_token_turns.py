@@ -234,3 +234,17 @@ async def test_a_prompt_that_leaves_no_room_is_refused(principal: Principal) -> 
             await events_of(asked(principal, "x" * 18, model="bytes"))
 
     assert refused.value.code == "context_length_exceeded"
+
+
+async def test_a_warm_up_that_the_template_refuses_warms_up_the_rest(principal: Principal) -> None:
+    """Codex begins with tools, and no message."""
+    engine = engine_with("B<end>")
+    chains = Chains()
+    warm = await response_of(asked(principal, [], model="bytes", chains=chains, generate=False, tools=[WEATHER]))
+
+    second = await response_of(
+        asked(principal, "So?", model="bytes", chains=chains, tools=[WEATHER], previous_response_id=warm["id"])
+    )
+
+    assert warm["status"] == second["status"] == "completed"
+    assert [spelled(prompt) for prompt in engine.prompts] == ["<user>So?<end><assistant>"]
