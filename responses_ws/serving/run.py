@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 Frames = AsyncGenerator[list[str], None]
 
+SHORTENED_AT_MOST = 3
+"""How often a context that an engine finds too long is halved: our estimate may be that far off."""
 _APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "message"})
 
 
@@ -355,22 +357,20 @@ class Run:
                     self._mailbox.put(word)
 
     async def _run_step(self) -> Frames:
-        """The events of one sampling step. Where the engine finds the context too long, once more with less of it."""
-        try:
-            async with aclosing(self._listen()) as events:
-                async for frames in events:
-                    yield frames
-            return
-        except EngineError as refusal:
-            may_shorten = self.asked.request.truncation == "auto" and not self._has_spoken
-            if refusal.kind != "context_length" or not may_shorten:
-                raise
-        await self._leave()
-        self._context = self._context.shortened(self._context.estimated_input_tokens() // 2)
-        self._sample()
-        async with aclosing(self._listen()) as events:
-            async for frames in events:
-                yield frames
+        """The events of one sampling step. Where the engine finds the context too long, again with less of it."""
+        for tries_left in range(SHORTENED_AT_MOST, -1, -1):
+            try:
+                async with aclosing(self._listen()) as events:
+                    async for frames in events:
+                        yield frames
+                return
+            except EngineError as refusal:
+                may_shorten = self.asked.request.truncation == "auto" and not self._has_spoken
+                if refusal.kind != "context_length" or not may_shorten or not tries_left:
+                    raise
+            await self._leave()
+            self._context = self._context.shortened(self._context.estimated_input_tokens() // 2)
+            self._sample()
 
     async def _listen(self) -> Frames:
         """The events of one sampling step, until the engine has ended or a steer stops it between two deltas."""

@@ -43,12 +43,13 @@ _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed
 class ScriptedEngine(Scripted):
     """A `Scripted` that tells ``answers`` first, in order, and goes by its rules after them.
 
+    It is asked in messages, where a word is a token, unless the option ``TOKEN_IDS`` says otherwise.
     An answer is a text or a `Plan`. ``requests`` are the calls it has had. Put it to use with
     ``registry.install("main", ScriptedEngine("Hello"))``.
     """
 
     def __init__(self, *answers: str | Plan, name: str = "scripted", options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(name, options or {})
+        super().__init__(name, {"TOKEN_IDS": False, **(options or {})})
         self.answers = list(answers)
         self.requests: list[ChatRequest] = []
 

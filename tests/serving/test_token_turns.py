@@ -248,3 +248,22 @@ async def test_a_warm_up_that_the_template_refuses_warms_up_the_rest(principal: 
 
     assert warm["status"] == second["status"] == "completed"
     assert [spelled(prompt) for prompt in engine.prompts] == ["<user>So?<end><assistant>"]
+
+
+async def test_old_turns_are_left_out_until_the_rest_fits(principal: Principal) -> None:
+    """Four bytes a token is our estimate; of this model they are four tokens."""
+    engine = engine_with("fine<end>")
+    history = [
+        {"role": role, "content": f"{number:02}" + "x" * 38} for number in range(8) for role in ("user", "assistant")
+    ]
+    with override_settings(RESPONSES_WS={"MODELS": {"bytes": {"ENGINE": "bytes", "CONTEXT": 250}}}):
+        registry.install("bytes", engine)
+
+        response = await response_of(
+            asked(principal, [*history, {"role": "user", "content": "And?"}], model="bytes", truncation="auto")
+        )
+
+    assert response["status"] == "completed"
+    assert len(engine.prompts) == 1
+    assert 0 < response["usage"]["input_tokens"] < 250
+    assert spelled(engine.prompts[0]).endswith("<user>And?<end><assistant>")

@@ -164,7 +164,7 @@ HISTORY = [
 ]
 
 
-async def test_an_engine_that_refuses_is_asked_once_more_with_less(principal: Principal, caplog: Any) -> None:
+async def test_an_engine_that_refuses_is_asked_again_with_less(principal: Principal, caplog: Any) -> None:
     engine = Narrow(messages=1)
     registry.install("scripted", engine)
 
@@ -183,7 +183,7 @@ async def test_an_engine_that_refuses_is_asked_once_more_with_less(principal: Pr
     assert [record.status for record in records] == ["completed", "completed"]
 
 
-async def test_and_only_once(principal: Principal) -> None:
+async def test_and_not_when_nothing_more_can_be_left_out(principal: Principal) -> None:
     engine = Narrow(messages=0)
     registry.install("scripted", engine)
 
