@@ -76,21 +76,21 @@ class _TemplateDraft(Draft):
     def _encode(self, texts: list[tuple[str, int, bool]], opening: str | None, hidden: Hidden, behind: str) -> None:
         """Texts with the numbers of messages after them, and what the last one ends with for the model to go on."""
         tokenizer = self._renderer.tokenizer
-        rendered, messages, has_reasoning = texts.pop()
-        if opening is None or not rendered.endswith(opening):
-            texts.append((rendered, 0, False))
-        else:
-            closed = rendered[: len(rendered) - len(opening)]
-            if tokenizer.is_seam(closed, opening):
-                texts += [(closed, messages, has_reasoning), (opening, 0, False)]
-            else:
-                texts.append((rendered, 0, False))
+        last, messages, has_reasoning = texts[-1]
+        closed = last.removesuffix(opening) if opening is not None and last.endswith(opening) else None
+        is_apart = closed is not None and opening is not None and tokenizer.is_seam(closed, opening)
+        if is_apart and closed is not None:
+            texts[-1] = (closed, messages, has_reasoning)
         for text, messages, has_reasoning in texts:
             ids = tokenizer.encode(text, hidden, behind=behind)
             self._pieces.append((ids, messages, has_reasoning))
             if len(ids):
                 behind = tokenizer.name_of(ids[-1]) or ""
-        self._opening = self._pieces.pop()[0]
+        if is_apart and opening is not None:
+            self._opening = self._renderer.ids_of_opening(opening, behind)
+        else:
+            # Where the answer begins cannot be told: all of it goes, should nothing be said.
+            self._opening = self._pieces.pop()[0]
 
 
 class FullDraft(_TemplateDraft):
@@ -117,7 +117,7 @@ class FullDraft(_TemplateDraft):
 
     def _text(self, messages: list[Message], hidden: Hidden) -> str:
         try:
-            return self._renderer.render(messages, self._ask, hidden, opens_answer=True)
+            return self._renderer.render(messages, self._ask, hidden, size=self.size)
         except TemplateFault as exc:
             told = f": {exc.said}" if exc.said else "."
             raise InvalidRequest(f"This model's chat template refuses the conversation{told}", param="input") from exc
@@ -154,7 +154,7 @@ class NextDraft(_TemplateDraft):
 
         def render(others: list[Message]) -> str:
             told = [*front, *context, *others]
-            return renderer.render(told, self._ask, hidden, tools=None if has_late_head else True, opens_answer=True)
+            return renderer.render(told, self._ask, hidden, size=self.size, stands_in=not has_late_head)
 
         try:
             tail = render(new).partition(renderer.mark)[2]

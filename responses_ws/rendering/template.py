@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -93,6 +94,7 @@ class TemplateRenderer(Renderer):
             repr([tokenizer.digest, template, sorted(self._values.items()), thinking, sorted(stops)]).encode(),
             digest_size=16,
         ).digest()
+        self.ids_of_opening = lru_cache(maxsize=_MOST_REMEMBERED)(self._ids_of_opening)
         self._heads: dict[str | None, bytes] = {}
         self._decoded_tools: dict[bytes, list[Message]] = {}
 
@@ -153,26 +155,29 @@ class TemplateRenderer(Renderer):
         )
 
     def render(
-        self, messages: Sequence[Message], ask: Ask, hidden: Hidden, *, tools: bool | None = None, opens_answer: bool
+        self, messages: Sequence[Message], ask: Ask, hidden: Hidden, *, size: int, stands_in: bool = False
     ) -> str:
-        """Text of chat messages. ``tools``: the request's (None), or one that stands for them, or none."""
-        given = self._tools(ask.tools) if tools is None else [TOOL] if tools and ask.tools else None
+        """Text of chat messages of this ``size`` in bytes, and where the answer begins. ``stands_in``: one tool stands
+        for all that there are."""
+        tools = self._tools(ask.tools)
         covered = [
             {key: value if key == "role" else hidden.cover(value) for key, value in message.items()}
             for message in adapted(messages, self.facts.manners)
         ]
-        size = sum(map(_size, messages)) + len(ask.tools or b"")
         return self._template.render(
             covered,
-            tools=hidden.cover(given) if tools is None else given,
-            opens_answer=opens_answer,
-            most_characters=_CHARACTERS_AT_LEAST + _CHARACTERS_A_BYTE * size,
+            tools=([TOOL] if tools else None) if stands_in else hidden.cover(tools),
+            opens_answer=True,
+            most_characters=_CHARACTERS_AT_LEAST + _CHARACTERS_A_BYTE * (size + len(ask.tools or b"")),
             values={**values_for(ask.reasoning_effort), **self._values},
         )
 
     def hidden(self) -> Hidden:
         """What keeps texts apart in one rendering."""
         return Hidden(self.tokenizer, hides_endings=self._hides_endings)
+
+    def _ids_of_opening(self, text: str, behind: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, Hidden(self.tokenizer), behind=behind))
 
     def options(self, prompt: ChatPrompt, ask: Ask) -> dict[str, Any]:
         """What a small conversation has to have in common with the real one to be rendered as it is."""
@@ -315,11 +320,6 @@ def _without_openings(spans: Any, kept: int) -> int:
     while kept and spans[kept - 1].kind == "opening":
         kept -= 1
     return kept
-
-
-def _size(message: Message) -> int:
-    content = message.get("content")
-    return 200 + len(content if isinstance(content, str) else str(content or "")) + len(str(message.get("tool_calls")))
 
 
 def _any_of(names: Collection[str]) -> re.Pattern[str]:

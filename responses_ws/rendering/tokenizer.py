@@ -41,6 +41,7 @@ class Tokenizer:
         self._a_control = next(iter(unsayable.values()), "")
         self._plain = _built(json.dumps(_renamed(document, unsayable)))
         self._names = any_of(self.controls)
+        self._first_letters = tuple({name[0] for name in self.controls})
         self._starts = any_of(token["content"] for token in controls if not token.get("lstrip"))
         self._ends = tuple(token["content"] for token in controls if not token.get("rstrip"))
         self._is_matched_normalized = any(token.get("normalized") for token in controls)
@@ -57,13 +58,19 @@ class Tokenizer:
 
         One that is cut in two over several texts has its beginning at the end of one of them.
         """
-        if self._names.search(text) or self.begins_control(text) or self.begins_control(text.rstrip()):
+        if self._is_in(text):
             return True
         if not self._is_matched_normalized or self.raw.normalizer is None:
             return False
         # As fullwidth letters that NFKC makes narrow.
         normalized = self.raw.normalizer.normalize_str(text)
-        return normalized != text and bool(self._names.search(normalized) or self.begins_control(normalized))
+        return normalized != text and self._is_in(normalized)
+
+    def _is_in(self, text: str) -> bool:
+        # Most texts have none of the letters that they begin with.
+        return any(letter in text for letter in self._first_letters) and bool(
+            self._names.search(text) or self.begins_control(text) or self.begins_control(text.rstrip())
+        )
 
     def begins_control(self, text: str) -> bool:
         """Whether a control token might go on behind ``text``."""
@@ -90,15 +97,18 @@ class Tokenizer:
             return plain[1:] if behind else plain
         whole = behind + text
         encoding = _encoded(self.raw, whole, needs_offsets=True)
+        # Each look at them is a copy.
+        marked, offsets = encoding.ids, encoding.offsets
         ids: list[int] = []
         first, start = 0, 0
-        for index, (token_id, (begin, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
+        for index, token_id in enumerate(marked):
             if token_id not in self._control_ids:
                 continue
-            ids += self._run(whole[start:begin], encoding.ids[first:index], hidden, is_first=not start)
+            begin, end = offsets[index]
+            ids += self._run(whole[start:begin], marked[first:index], hidden, is_first=not start)
             ids.append(token_id)
             first, start = index + 1, end
-        ids += self._run(whole[start:], encoding.ids[first:], hidden, is_first=not start)
+        ids += self._run(whole[start:], marked[first:], hidden, is_first=not start)
         return ids[1:] if behind else ids
 
     def _run(self, text: str, ids: Sequence[int], hidden: "Hidden", *, is_first: bool) -> Sequence[int]:

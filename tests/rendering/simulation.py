@@ -26,7 +26,7 @@ class Talk(RenderedChain):
         """What the template and the tokenizer alone make of all messages."""
         front = [{"role": "system", "content": self.instructions}] if self.instructions else []
         hidden = self.renderer.hidden()
-        text = self.renderer.render([*front, *self.messages], self.ask, hidden, opens_answer=True)
+        text = self.renderer.render([*front, *self.messages], self.ask, hidden, size=1 << 20)
         return list(self.renderer.tokenizer.raw.encode(text, add_special_tokens=False).ids)
 
     def decoded(self) -> str:
