@@ -3,7 +3,7 @@
 E001 an unknown or invalid setting · E002 a channel layer that drops idle sockets · E003 connections kept open per
 thread · E004 an in-process broker in production · E005 a dotted path that does not lead to the right class ·
 W001 tasks that are delivered twice while they run · W002 nothing bills what no kick reached · W004 no ASGI ·
-W007 bodies that touch the disk.
+W007 bodies that touch the disk · W008 a model's files that are not there.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from django.utils.module_loading import import_string
 from .conf import Settings
 from .connection.limits import Limits
 from .engines.base import Engine
+from .runtime import renderers
 from .safety.base import Classifier
 from .safety.registry import TERMS, build
 
@@ -126,9 +127,24 @@ def model_faults() -> Iterator[CheckMessage]:
             yield fault(f"{where} has several replicas.", "Name the models that they have in common.")
         else:
             yield from replica_faults(f"{where}['REPLICAS']", model["REPLICAS"])
+        yield from renderer_faults(where, model.get("RENDERER", {}))
         context = model.get("CONTEXT", 1)
         if not isinstance(context, int) or context < 1:
             yield fault(f"{where}['CONTEXT'] is not a number of tokens: {context!r}.")
+
+
+def renderer_faults(where: str, options: Any) -> Iterator[CheckMessage]:
+    """Options of a renderer that it does not have, files that are not there. What is in these the start tells."""
+    if not isinstance(options, dict):
+        yield fault(f"{where}['RENDERER'] is not a dict: {options!r}.", '{"TOKENIZER": "/models/…"} is.')
+    elif options:
+        try:
+            renderers.check(options)
+        except renderers.NoSuchFile as exc:
+            # Not every machine that runs checks, to migrate for instance, has the models.
+            yield Warning(f"{where}: {exc}.", hint="Requests for it will fail here.", id="responses_ws.W008")
+        except ValueError as exc:
+            yield fault(f"{where}: {exc}.")
 
 
 def alias_faults(where: str, model: dict[str, Any]) -> Iterator[CheckMessage]:

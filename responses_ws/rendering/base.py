@@ -103,6 +103,10 @@ class Renderer(ABC):
         """
         raise NotImplementedError(f"{cls.__name__} cannot be made from settings")
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """What can be told of them before any file is read. Raises ValueError, as `from_options` does."""
+
     stop_ids: tuple[int, ...] = ()
     """Any of these ends an answer; the template's own comes first. The one that was sampled stays in the log."""
 

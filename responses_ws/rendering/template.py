@@ -124,6 +124,10 @@ class TemplateRenderer(Renderer):
         except ValueError as exc:
             raise ValueError(f"TEMPLATE: {exc}") from exc
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        read_options(options)
+
     def draft(self, prompt: ChatPrompt, ask: Ask) -> Draft:
         fingerprint = self._fingerprint(prompt, ask)
         log = prompt.tokens

@@ -20,6 +20,10 @@ _EXTRAS = {"tokenizers": "tokens", "jinja2": "tokens", "openai_harmony": "harmon
 _loaded: dict[str, Renderer] = {}
 
 
+class NoSuchFile(ValueError):
+    """An option names a file that is not there."""
+
+
 def load(options: Mapping[str, Any]) -> Renderer:
     """The renderer of these options, ``RENDERER`` in the settings; the same object for the same options and files.
 
@@ -46,6 +50,18 @@ def load(options: Mapping[str, Any]) -> Renderer:
         except ValueError as exc:
             raise ValueError(f"RENDERER: {exc}") from exc
     return renderer
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """What can be told without reading files. Raises ValueError, as `load` does."""
+    factory = class_of(options)
+    given = {name: value for name, value in options.items() if name != "CLASS"}
+    try:
+        factory.check_options(given)
+    except ValueError as exc:
+        raise ValueError(f"RENDERER: {exc}") from exc
+    for name in factory.file_options & given.keys():
+        _paths(name, given[name])
 
 
 def class_of(options: Mapping[str, Any]) -> type[Renderer]:
@@ -75,7 +91,7 @@ def _paths(name: str, value: Any) -> list[Path]:
         first, folder = [path], path.parent
     else:
         hint = f", nor one of ours ({', '.join(TEMPLATES)})" if name == "TEMPLATE" else ""
-        raise ValueError(f"RENDERER[{name!r}]: there is no file {value}{hint}")
+        raise NoSuchFile(f"RENDERER[{name!r}]: there is no file {value}{hint}")
     if path.suffix not in _BESIDE | {""}:
         return first
     beside = [one for one in sorted(folder.iterdir()) if one.suffix in _BESIDE and one.is_file()]

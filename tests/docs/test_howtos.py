@@ -127,5 +127,7 @@ def test_the_settings_shown_are_accepted(howto: str, settings: Any, monkeypatch:
     assert shown
     for given in shown:
         settings.RESPONSES_WS = given
-        assert checks.check_settings() + checks.check_dotted_paths() == []
+        # The models of our examples are on nobody's disk.
+        faults = [fault for fault in checks.check_settings() if fault.id != "responses_ws.W008"]
+        assert faults + checks.check_dotted_paths() == []
         assert [registry.engine(name).name for name in given["ENGINES"]] == list(given["ENGINES"])

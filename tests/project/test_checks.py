@@ -25,6 +25,10 @@ def aliased(name: str, **more: Any) -> dict[str, Any]:
     return {**WELL, "MODELS": {"m": {"ENGINE": "main"}, "a": {"ALIAS": name, **more}}}
 
 
+def rendered(options: Any) -> dict[str, Any]:
+    return {**WELL, "MODELS": {"m": {"ENGINE": "main", "RENDERER": options}}}
+
+
 def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
     """(id, text) of each message, its hint included."""
     return [
@@ -48,6 +52,10 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param(
             {**WELL, "MODELS": {"m": {"ENGINE": "main", "CONTEXT": "32k"}}}, "E001", "'32k'", id="model's context"
         ),
+        pytest.param(rendered("x.json"), "E001", "['RENDERER'] is not a dict: 'x.json'", id="renderer that is a path"),
+        pytest.param(rendered({"TOKENIZER": "/x.json"}), "W008", "no file /x.json", id="tokenizer that is not there"),
+        pytest.param(rendered({"TOKENIZERS": "/x"}), "E001", "TOKENIZERS is not an option", id="renderer's option"),
+        pytest.param(rendered({"CLASS": f"{BASE}.Engine"}), "E001", "is not a Renderer", id="class of no renderer"),
         pytest.param({"MODELS": {"m": {}}}, "E001", "names no engine", id="model without engine"),
         pytest.param(
             {**WELL, "MODELS": {"m": {"ENGINE": "main", "REPLICAS": []}}},
