@@ -48,7 +48,7 @@ class Summariser(Scripted):
     """Answers as ever; asked for a summary it says ``summary``. Remembers its prompts as (role, text)."""
 
     def __init__(self) -> None:
-        super().__init__("scripted", {})
+        super().__init__("scripted", {"TOKEN_IDS": False})
         self.prompts: list[list[tuple[str, str]]] = []
         self.summary = "In short: cobalt."
         self.plan_summary: dict[str, Any] = {}
