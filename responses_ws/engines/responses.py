@@ -22,6 +22,8 @@ Answer = AbstractAsyncContextManager[AsyncIterator[list[Delta]]]
 
 _RESERVED = frozenset({"type", "model", "input", "stream", "previous_response_id", "store", "tools", "background"})
 
+_CLIENTS_OWN = frozenset({"function", "custom", "namespace"})
+
 Feature = Literal[
     "tools",
     "tool_choice",
@@ -90,6 +92,8 @@ class Responses(Engine):
         for key in settings.extra_body:
             if key in _RESERVED:
                 raise ValueError(f"ENGINES[{name!r}]['EXTRA_BODY'] may not hold {key!r}")
+        if own := settings.hosted_tools & _CLIENTS_OWN:
+            raise ValueError(f"ENGINES[{name!r}]['HOSTED_TOOLS'] may not hold {min(own)!r}: those are the client's")
         formats = frozenset(one for one in _FORMATS if one in settings.supports)
         flags: dict[str, Any] = {feature: feature in settings.supports for feature in get_args(Feature)}
         given = {flag: is_given for flag, is_given in flags.items() if flag not in _FORMATS}

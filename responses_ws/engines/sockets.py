@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from typing import Annotated
 
 import aiohttp
 import msgspec
@@ -24,13 +25,13 @@ SECONDS_TO_CLOSE = 1.0
 class SocketLimits(msgspec.Struct, frozen=True, rename="upper", forbid_unknown_fields=True):
     """How many there may be, and for how long."""
 
-    most: int = 256
+    most: Annotated[int, msgspec.Meta(ge=1)] = 256
     """Open at once, used and idle. When all are used, a further turn is refused as ``overloaded``."""
     idle_seconds: float = 300.0
     """Since its last response."""
     age_seconds: float = 3300.0
     """Since it was opened, at the end of a response. OpenAI closes after 60 minutes: we go first."""
-    ping_seconds: float = 30.0
+    ping_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     """Between pings. One that is not answered before the next is due closes the socket."""
 
 

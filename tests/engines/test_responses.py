@@ -546,6 +546,9 @@ async def test_an_event_may_be_as_long_as_a_response(server: ResponsesServer, ma
         ({"BASE_URL": "http://a/v1", "SOCKETS": {"MANY": 1}}, "SOCKETS"),
         ({"BASE_URL": "http://a/v1", "EXTRA_BODY": {"store": True}}, "EXTRA_BODY"),
         ({"BASE_URL": "http://a/v1", "SUPPORTS": ["flying"]}, "SUPPORTS"),
+        ({"BASE_URL": "http://a/v1", "HOSTED_TOOLS": ["web_search", "function"]}, "HOSTED_TOOLS"),
+        ({"BASE_URL": "http://a/v1", "SOCKETS": {"MOST": 0}}, "SOCKETS"),
+        ({"BASE_URL": "http://a/v1", "SOCKETS": {"PING_SECONDS": 0}}, "SOCKETS"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], named: str) -> None:
