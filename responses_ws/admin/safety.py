@@ -17,6 +17,7 @@ from responses_ws.models import Flag, SafetyRule, StoredResponse
 from responses_ws.safety.ruleset import Rule, Ruleset
 
 from .base import OFFICE_CSS, ProjectFilter, ReadOnlyAdmin, link_to
+from .formats import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -79,15 +80,8 @@ class FlagAdmin(ReadOnlyAdmin):
     """What classifiers have found: confirmed or dismissed by who may, once; changed by nobody."""
 
     list_display = (
-        "category",
-        "classifier",
-        "side",
-        "action",
-        "shown_score",
-        "project",
-        "response_id",
-        "created_at",
-        "state",
+        *("category", "state", "side", "action", "classifier"),
+        *("shown_score", "project", "created_at", "short_id"),
     )
     list_filter = (
         "state",
@@ -101,10 +95,9 @@ class FlagAdmin(ReadOnlyAdmin):
     list_select_related = ("project__organization",)
     search_fields = ("response_id__startswith", "category")
     search_help_text = "A response id, or its beginning; or a part of a category."
-    fields = (
-        *("category", "classifier", "action", "side", "shown_score"),
-        *("response", "project", "api_key", "model", "created_at"),
-        *("state", "reviewed_by", "reviewed_at"),
+    readonly_fields = (
+        *("category", "classifier", "side", "action", "shown_score", "response", "project", "api_key", "model"),
+        *("created_at", "state", "reviewed_by", "reviewed_at", "quoted"),
     )
     actions = ("confirm", "dismiss")
 
@@ -112,11 +105,16 @@ class FlagAdmin(ReadOnlyAdmin):
         review = self.admin_site.admin_view(require_POST(self.review_view))
         return [path("<int:flag_id>/review/", review, name="responses_ws_flag_review"), *super().get_urls()]
 
-    def get_fields(self, request: HttpRequest, obj: Flag | None = None) -> tuple[str, ...]:
-        return (*self.fields, "quoted") if self._may_quote(request) else self.fields
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Flag | None = None) -> tuple[str, ...]:
-        return self.get_fields(request, obj)
+    def get_fields(self, request: HttpRequest, obj: Flag | None = None) -> tuple[Any, ...]:
+        return (
+            ("category", "classifier"),
+            ("side", "action", "shown_score"),
+            *(("quoted",) if self._may_quote(request) else ()),
+            "response",
+            ("project", "api_key", "model"),
+            "created_at",
+            ("state", "reviewed_by", "reviewed_at"),
+        )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Flag]:
         return super().get_queryset(request).defer("excerpt")
@@ -166,6 +164,10 @@ class FlagAdmin(ReadOnlyAdmin):
     @admin.display(description="score", ordering="score")
     def shown_score(self, flag: Flag) -> str:
         return "–" if flag.score is None else f"{flag.score:.2f}"
+
+    @admin.display(description="response", ordering="response_id")
+    def short_id(self, flag: Flag) -> str:
+        return shortened(flag.response_id)
 
     @admin.display(description="response")
     def response(self, flag: Flag) -> SafeString | str:

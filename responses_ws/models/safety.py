@@ -114,7 +114,7 @@ class Flag(models.Model):
 
     response_id = models.CharField(max_length=128, help_text="Or the id of the conversation that it was added to.")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="flags")
-    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.SET_NULL, related_name="+")
+    api_key = models.ForeignKey(ApiKey, verbose_name="API key", null=True, on_delete=models.SET_NULL, related_name="+")
     model = models.CharField(max_length=200, blank=True)
     side = models.CharField(max_length=10, choices=Side.choices)
     classifier = models.CharField(max_length=100)

@@ -202,7 +202,7 @@ class Screening:
         score = self._scores.get(side)
         if score is not None:
             return moderation_result(model=self._moderation.model, **msgspec.structs.asdict(score))
-        if side == "output" and not any(one.has_looked for one in self._filters.values()):
+        if side == "output" and self._filters and not any(one.has_looked for one in self._filters.values()):
             return moderation_error("no_output", "There was no output to look at.")
         return moderation_error("moderation_unavailable", "The moderation model did not answer.")
 

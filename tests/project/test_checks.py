@@ -29,6 +29,10 @@ def rendered(options: Any) -> dict[str, Any]:
     return {**WELL, "MODELS": {"m": {"ENGINE": "main", "RENDERER": options}}}
 
 
+def classified(**entry: Any) -> dict[str, Any]:
+    return {**WELL, "SAFETY": [{"CLASSIFIER": "responses_ws.safety.moderation.ModerationEndpoint", **entry}]}
+
+
 def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
     """(id, text) of each message, its hint included."""
     return [
@@ -62,6 +66,18 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
             "E001",
             "says ENGINE and REPLICAS",
             id="two ways to an engine",
+        ),
+        pytest.param(
+            classified(), "E001", "SAFETY[0]: Object missing required field `BASE_URL`", id="an option left out"
+        ),
+        pytest.param(classified(BASE_URL="http://x/v1", FIAL="open"), "E001", "FIAL", id="an option nobody has"),
+        pytest.param(classified(BASE_URL="http://x/v1", FAIL="never"), "E001", "'never'", id="a way to fail"),
+        pytest.param(classified(BASE_URL="http://x/v1", SECONDS="soon"), "E001", "SECONDS", id="a time limit"),
+        pytest.param(
+            {**WELL, "SAFETY": [{"CLASSIFIER": "responses_ws.safety.rules.Rules"}] * 2},
+            "E001",
+            "a second classifier is called 'rules'",
+            id="two of a name",
         ),
         pytest.param(replicated([]), "E001", "not a list of replicas", id="no replicas"),
         pytest.param(replicated(["main"]), "E001", "[0] is not a dict: 'main'", id="a replica that is a name"),
@@ -125,6 +141,8 @@ def test_right_settings_are_not_remarked_on(settings: Any, given: Any) -> None:
         pytest.param({"ENGINES": {"a": {"ENGINE": f"{BASE}.Health"}}}, "not a subclass", id="no engine"),
         pytest.param({"ENGINES": {"a": {"ENGINE": "json.dumps"}}}, "not a class", id="a function"),
         pytest.param({"ENGINES": {"a": {}}}, "not a dotted path", id="missing"),
+        pytest.param(classified(CLASSIFIER=f"{BASE}.Engine"), "not a subclass of Classifier", id="no classifier"),
+        pytest.param({"SAFETY": [{}]}, "SAFETY'][0]['CLASSIFIER']", id="a classifier that is not named"),
         pytest.param({"AUTHENTICATOR": "nowhere.Authenticator"}, "does not import", id="authenticator"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.test import override_settings
+from openai.types.responses import Response
 
 from responses_ws.connection.chain import Chains
 from responses_ws.connection.commands import Append
@@ -72,6 +73,8 @@ async def test_a_client_is_told_the_scores_of_both_sides(
     assert told["input"]["flagged"] and told["input"]["categories"] == {"violence": True, "spam": False}
     assert not told["output"]["flagged"] and told["output"]["category_scores"]["spam"] == 0.4
     assert text_of(events[-1]["response"]) == "You should buy it."
+    parsed = Response.model_validate(events[-1]["response"])
+    assert parsed.moderation is not None and parsed.moderation.input.type == "moderation_result"
 
 
 async def test_a_client_may_have_its_input_blocked(
@@ -323,20 +326,19 @@ async def test_an_appended_output_is_redacted_before_the_model_goes_on(
 
 
 async def test_a_steer_is_looked_at_as_input_of_its_successor(principal: Principal, engine: ScriptedEngine) -> None:
-    spy = seat(Spy({"bomb": "refuse"}))
+    seat(Spy({"bomb": "refuse"}))
     engine.answers = [Plan(text=["on "] * 1000, tokens_per_second=200), "never told"]
     mailbox: Mailbox[Word] = Mailbox()
     events: list[dict[str, Any]] = []
+    is_steered = False
     ask = msgspec.structs.replace(asked(principal, "talk", chains=Chains(), store=False), mailbox=mailbox)
 
     async with aclosing(run_turn(ask)) as runs:
         async for frames in runs:
             events += map(msgspec.json.decode, frames)
-            if events[-1]["type"] == "response.output_text.delta" and "bomb" not in str(spy.texts):
+            if not is_steered and events[-1]["type"] == "response.output_text.delta":
+                is_steered = True
                 mailbox.put(Steer(events[0]["response"]["id"], "now a bomb"))
-                spy.words.setdefault("bomb", "refuse")
-                if sum(event["type"] == "response.steer.accepted" for event in events) == 0:
-                    events += map(msgspec.json.decode, await anext(runs))
 
     ends = [event for event in events if event["type"] in ("response.incomplete", "response.completed")]
     assert [end["type"] for end in ends] == ["response.incomplete", "response.completed"]
