@@ -207,7 +207,7 @@ class ResponsesReader(AnswerReader[Delta]):
         deltas.append(ReasoningDelta(text))
 
     def _arguments(self, item: _Open, text: str, deltas: list[Delta]) -> None:
-        if text:
+        if text and not item.has_ended:
             item.has_spoken = True
             self._text_length = 0
             said = text if item.kind == "function_call" else msgspec.json.encode(text).decode()[1:-1]
@@ -224,7 +224,7 @@ class ResponsesReader(AnswerReader[Delta]):
             self._items.setdefault(key, _Open(kind, self._calls))
             return
         said = _read(decode_item, raw)
-        if item is None:
+        if item is None or item.kind != kind:
             item = self._items[key] = _Open(kind, self._calls)
             if kind in _CALLS:
                 self._start_call(item, said, deltas)

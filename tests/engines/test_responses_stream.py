@@ -1,10 +1,17 @@
+import contextlib
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from responses_ws.connection.guard import Guard
+from responses_ws.connection.turn import Turn
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.responses_stream import Forgotten, ResponsesReader
+from responses_ws.protocol.request import Request
 from responses_ws.protocol.sampling import (
     Annotation,
     CallArguments,
@@ -18,6 +25,7 @@ from responses_ws.protocol.sampling import (
     TextDelta,
 )
 from responses_ws.protocol.usage import Usage
+from responses_ws.rendering.tools import CallTranslator, ToolSet
 
 Event = dict[str, Any]
 
@@ -41,15 +49,15 @@ def ended(status: str = "completed", **fields: Any) -> Event:
     return {"type": f"response.{status}", "response": {"id": "up_1", "status": status, "usage": COUNTS, **fields}}
 
 
-def added(index: int, **item: Any) -> Event:
+def added(index: int | None, **item: Any) -> Event:
     return {"type": "response.output_item.added", "output_index": index, "item": item}
 
 
-def done(index: int, **item: Any) -> Event:
+def done(index: int | None, **item: Any) -> Event:
     return {"type": "response.output_item.done", "output_index": index, "item": item}
 
 
-def said(index: int, kind: str, delta: Any, **fields: Any) -> Event:
+def said(index: int | None, kind: str, delta: Any, **fields: Any) -> Event:
     return {"type": f"response.{kind}.delta", "output_index": index, "item_id": f"i{index}", "delta": delta, **fields}
 
 
@@ -78,7 +86,7 @@ def fed(*events: Event, reader: ResponsesReader | None = None) -> list[Delta]:
     return deltas
 
 
-def noted(index: int, **annotation: Any) -> Event:
+def noted(index: int | None, **annotation: Any) -> Event:
     return {"type": "response.output_text.annotation.added", "output_index": index, "annotation": annotation}
 
 
@@ -395,3 +403,75 @@ def test_other_refusals_are_as_they_are(body: bytes) -> None:
 
     assert type(refusal) is EngineError
     assert refusal.kind == "bad_request"
+
+
+KINDS = ("message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "")
+SAYINGS = (
+    "output_text",
+    "refusal",
+    "reasoning_text",
+    "reasoning_summary_text",
+    "function_call_arguments",
+    "custom_tool_call_input",
+    "hologram",
+)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    """Any event that a server might send, in any order: with items that never began, or end twice."""
+    index = draw(st.sampled_from([0, 1, None]))
+    words = draw(st.sampled_from(["", "a", '{"x":', "1}", 'q"\\\n']))
+    what = draw(st.sampled_from(["added", "done", "delta", "delta", "note", "created", "end"]))
+    if what == "delta":
+        return said(index, draw(st.sampled_from(SAYINGS)), words, summary_index=draw(st.sampled_from([0, 1])))
+    if what == "note":
+        return noted(index, type="url_citation", start_index=draw(st.sampled_from([0, None, "x"])))
+    if what == "created":
+        return created()
+    if what == "end":
+        return ended(
+            draw(st.sampled_from(["completed", "incomplete"])), incomplete_details={"reason": "content_filter"}
+        )
+    item: Event = {"type": draw(st.sampled_from(KINDS)), "name": draw(st.sampled_from(["a", "b"])), "call_id": "c"}
+    item |= {"arguments": words, "input": words, "status": draw(st.sampled_from(["completed", "incomplete"]))}
+    item |= {"content": draw(st.sampled_from([None, [text(words)]])), "summary": []}
+    return (added if what == "added" else done)(index, **item)
+
+
+@given(st.lists(events(), max_size=12))
+def test_whatever_comes_in_whichever_order_is_an_answer_or_an_error_of_the_engine(given_events: list[Event]) -> None:
+    tools = ToolSet([{"type": "custom", "name": "b"}, {"type": "function", "name": "a"}])
+    guard, translator = Guard(callable_names=None, schemas={}), CallTranslator(tools)
+    numbers = itertools.count()
+    turn = Turn(
+        msgspec.convert({"model": "m"}, Request),
+        response_id="resp_1",
+        new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+        created_at=0,
+        seal=str,
+    )
+    reader = ResponsesReader(str)
+    deltas: list[Delta] = []
+    turn.begin()
+
+    with contextlib.suppress(EngineError):
+        for event in given_events:
+            reader.feed(msgspec.json.encode(event), deltas)
+            if reader.is_done:
+                break
+        reader.finish(deltas)
+
+    for delta in deltas:
+        for may in guard.feed(delta):
+            for told in translator.feed(may):
+                turn.feed(told)
+    turn.close(Usage(), completed_at=1, cut_off=None if turn.finished else "steered")
+    assert [type(delta) for delta in deltas].count(Finished) == reader.is_done
+    ended_calls = [delta.index for delta in deltas if isinstance(delta, CallEnd)]
+    assert len(ended_calls) == len(set(ended_calls))
+    for position, delta in enumerate(deltas):
+        if isinstance(delta, CallArguments):
+            before = deltas[:position]
+            assert any(isinstance(one, CallStart) and one.index == delta.index for one in before)
+            assert not any(isinstance(one, CallEnd) and one.index == delta.index for one in before)
