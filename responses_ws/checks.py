@@ -26,6 +26,8 @@ from .engines.base import Engine
 from .runtime import renderers
 from .safety.base import Classifier
 from .safety.registry import TERMS, build
+from .tools.base import HostedTool
+from .tools.registry import load
 
 SWEEP = "responses_ws.bill_batch"
 # Engines and renderers check their own options when they are built; these keys are ours.
@@ -70,7 +72,7 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
-    faults = [limit_faults, engine_faults, model_faults, key_faults, safety_faults]
+    faults = [limit_faults, engine_faults, model_faults, tool_faults, key_faults, safety_faults]
     return messages + [fault for look in faults for fault in look()]
 
 
@@ -188,6 +190,23 @@ def named_engine_faults(where: str, engine: Any) -> Iterator[CheckMessage]:
         )
 
 
+def tool_faults() -> Iterator[CheckMessage]:
+    """Hosted tools that do not take their options, or of which two answer for the same type."""
+    answered: dict[str, str] = {}
+    for name, entry in section("TOOLS").items():
+        if not isinstance(entry, dict) or path_faults("", entry.get("TOOL"), HostedTool):
+            # E005 says so.
+            continue
+        try:
+            tool = load(name)
+        except ValueError as exc:
+            yield fault(f"RESPONSES_WS: {exc}.")
+            continue
+        for kind in sorted(tool.types & answered.keys())[:1]:
+            yield fault(f"RESPONSES_WS['TOOLS'][{answered[kind]!r}] and [{name!r}] answer for {kind!r} both.")
+        answered |= dict.fromkeys(tool.types, name)
+
+
 def key_faults() -> Iterator[CheckMessage]:
     """Secrets in ``RESPONSES_WS["SEALING_KEYS"]`` that are too short to be any."""
     keys = given_settings().get("SEALING_KEYS", [])
@@ -285,6 +304,9 @@ def check_dotted_paths(**_kwargs: Any) -> list[CheckMessage]:
     for index, entry in enumerate(safety_entries()):
         where = f"RESPONSES_WS['SAFETY'][{index}]['CLASSIFIER']"
         messages += path_faults(where, entry.get("CLASSIFIER"), Classifier)
+    for name, tool in section("TOOLS").items():
+        path = tool.get("TOOL") if isinstance(tool, dict) else None
+        messages += path_faults(f"RESPONSES_WS['TOOLS'][{name!r}]['TOOL']", path, HostedTool)
     messages += path_faults("RESPONSES_WS['AUTHENTICATOR']", settings_value("AUTHENTICATOR"), None)
     return messages
 

@@ -29,6 +29,10 @@ class Settings:
     ``REPLICAS`` in the place of ``ENGINE`` names several engines that answer for it, as in
     ``[{"ENGINE": "a", "WEIGHT": 2}, {"ENGINE": "b", "UPSTREAM": "qwen"}]``. ``"gpt-5": {"ALIAS": "my-model"}`` is
     another name for a model. ``"*": {"ENGINE": "main"}`` serves whatever that engine lists, under its names."""
+    TOOLS: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Hosted tools by name: ``{"web": {"TOOL": "responses_ws.tools.web_search.WebSearch", "PROVIDER": "…"}}``. ``TOOL``
+    is the dotted path of a `HostedTool`; the other keys are that tool's options. Kinds that nobody answers for are
+    accepted in requests, and not offered to the model."""
     AUTHENTICATOR: str = "responses_ws.transports.authentication.ApiKeyAuthenticator"
     """Dotted path of the class that turns an ``Authorization`` header into a principal. Write your own to use the
     accounts that your project already has."""

@@ -48,6 +48,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take to answer one. An agent that is busy with a tool may not read for a while."""
     http_keep_alive_seconds: float = 120.0
     """How long `responses_ws_serve` keeps an idle HTTP connection: a tool call between two turns takes time."""
+    hosted_calls: int = 64
+    """Calls of hosted tools in one response, where ``max_tool_calls`` does not say less."""
     append_seconds: float = 900.0
     """How long a response of the one-long-response mode waits for the outputs it asked for."""
     background_turns: int = 256

@@ -28,6 +28,7 @@ from responses_ws.protocol.sampling import (
 from responses_ws.protocol.steering import Steer, required_inputs
 from responses_ws.protocol.usage import Usage
 
+from .hosted import HostedItems
 from .reasoning import Form, concise, form_of
 
 Seal = Callable[[str], str]
@@ -82,6 +83,8 @@ class Turn:
         self._output: dict[int, Item] = {}
         self._kept: dict[int, Item] = {}
         """Output items that hold more than the client is sent."""
+        self.hosted = HostedItems(self._encode, self._add_item, self._finish_item, new_id)
+        """Items of what is run here for the model."""
         self._compaction: tuple[int, Item] | None = None
         """The output index and the item of a compaction that is being made."""
         self._summary: list[str] = []
@@ -131,11 +134,18 @@ class Turn:
             self._continue_block("output_text", delta.text, frames, delta.logprobs)
         elif isinstance(delta, CallArguments):
             self.output_tokens += delta.tokens
-            if delta.text:
+            if delta.text and delta.index in self.hosted.said:
+                self.hosted.hear(delta, frames)
+            elif delta.text:
                 self._continue_call(delta, frames)
         elif isinstance(delta, CallStart):
             self._close_block(frames, "completed")
-            self._start_call(delta, frames)
+            if delta.item is not None:
+                self.hosted.start(delta, frames)
+            else:
+                self._start_call(delta, frames)
+        elif isinstance(delta, CallEnd) and delta.index in self.hosted.said:
+            self.hosted.close_call(delta.index, frames, "completed")
         elif isinstance(delta, CallEnd):
             self._close_call(delta.index, frames, "completed")
         elif isinstance(delta, ReasoningDelta):
@@ -270,7 +280,7 @@ class Turn:
     @property
     def is_within_call(self) -> bool:
         """Whether a tool call is half said: no place to stop."""
-        return bool(self._calls)
+        return bool(self._calls or self.hosted.said)
 
     def end(self) -> str:
         """The one terminal event of a closed turn."""
@@ -317,9 +327,11 @@ class Turn:
         frames.append(self._encode(events.OutputItemAdded, output_index=index, item=item))
         return index
 
-    def _finish_item(self, index: int, item: Item, frames: list[str]) -> None:
+    def _finish_item(self, index: int, item: Item, frames: list[str], kept: Item | None = None) -> None:
         frames.append(self._encode(events.OutputItemDone, output_index=index, item=item))
         self._output[index] = item
+        if kept is not None:
+            self._kept[index] = kept
         self.response["output"] = [self._output[key] for key in sorted(self._output)]
 
     def _take_item(self, item: Item, frames: list[str]) -> None:
@@ -333,6 +345,7 @@ class Turn:
         self._close_block(frames, status)
         for index in sorted(self._calls):
             self._close_call(index, frames, status)
+        self.hosted.close(frames, status)
         return frames
 
     def _continue_block(self, kind: str, text: str, frames: list[str], logprobs: Sequence[dict[str, Any]] = ()) -> None:

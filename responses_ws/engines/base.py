@@ -83,6 +83,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         given: dict[Medium, bool] = {"images": self.images, "files": self.files}
         if self.items:
             given |= {"items": True, "custom_tools": self.custom_tools, "reasoning": self.reasoning}
+            given["hosted_tools"] = bool(self.hosted_tools)
         return frozenset(medium for medium, is_taken in given.items() if is_taken)
 
 

@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from responses_ws.runtime import options as options_module
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -22,16 +24,4 @@ def read_options(name: str, options: Mapping[str, Any], kind: type[T]) -> T:
     Raises:
         ValueError: an unknown, missing or mistyped key; the message names it.
     """
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    for key in options:
-        if key not in known:
-            raise ValueError(f"ENGINES[{name!r}][{key!r}] is not an option; there are {', '.join(known)}")
-    for field in msgspec.structs.fields(kind):
-        if field.required and field.encode_name not in options:
-            raise ValueError(f"ENGINES[{name!r}][{field.encode_name!r}] is missing")
-    try:
-        return msgspec.convert(dict(options), kind)
-    except msgspec.ValidationError as exc:
-        what, _, where = str(exc).partition(" - at `$.")
-        key = where.rstrip("`").split(".")[0].split("[")[0]
-        raise ValueError(f"ENGINES[{name!r}][{key!r}]: {what}") from exc
+    return options_module.read(f"ENGINES[{name!r}]", options, kind)

@@ -1,6 +1,6 @@
 """What items of a context say about the responses after them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,9 @@ class Configuration(msgspec.Struct, frozen=True):
     """``text.format``."""
     tools: tuple[JsonObject, ...] = ()
     """In order of their first appearance; one that comes again under its type and name takes its old place."""
+    listings: Mapping[str, Sequence[JsonObject]] = {}
+    """What MCP servers offer, by label: ``{name, description?, input_schema, annotations?}``, as it was last listed.
+    The same object as long as nothing was."""
 
     def after(self, items: Sequence[Item]) -> "Configuration":
         """The configuration once these items have followed. Costs what is new; mostly it stays the same."""
@@ -42,6 +45,9 @@ class Configuration(msgspec.Struct, frozen=True):
                 if tools is None:
                     tools = {_key(tool): tool for tool in self.tools}
                 tools.update((_key(tool), tool) for tool in item["tools"])
+            elif kind == "mcp_list_tools" and item.get("error") is None:
+                listings = changes.get("listings", self.listings)
+                changes["listings"] = {**listings, item["server_label"]: item["tools"]}
         if tools is not None:
             changes["tools"] = tuple(tools.values())
         return msgspec.structs.replace(self, **changes) if changes else self

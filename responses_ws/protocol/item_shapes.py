@@ -126,6 +126,110 @@ class InputCustomToolCallOutput(Struct, kw_only=True, tag_field="type", tag="cus
     status: str | None = None
 
 
+class ListedTool(Struct, kw_only=True):
+    """A tool of an MCP server."""
+
+    name: str
+    input_schema: JsonObject
+    """JSON Schema of the arguments."""
+    description: str | UnsetType = UNSET
+    annotations: JsonObject | UnsetType = UNSET
+    """What the server says of it, as ``readOnlyHint``."""
+
+
+class McpListTools(Struct, kw_only=True, tag_field="type", tag="mcp_list_tools"):
+    """The tools that an MCP server offers. As long as it is in the context, the server is not asked again."""
+
+    id: str
+    server_label: str
+    tools: list[ListedTool]
+    error: str | UnsetType = UNSET
+    """There where the server could not be asked."""
+
+
+class McpApprovalRequest(Struct, kw_only=True, tag_field="type", tag="mcp_approval_request"):
+    """A call that the model wants to make, and that somebody has to allow first."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+
+
+class McpApprovalResponse(Struct, kw_only=True, tag_field="type", tag="mcp_approval_response"):
+    """Allows a call, or not. Wanted before the model goes on, as the output of a call is."""
+
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+    id: ItemId | None = None
+
+
+HostedStatus = Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+
+
+class McpCall(Struct, kw_only=True, tag_field="type", tag="mcp_call"):
+    """A call of an MCP server's tool, which was run here."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    approval_request_id: str | UnsetType = UNSET
+    """There where the call had to be allowed."""
+    output: str | UnsetType = UNSET
+    error: JsonObject | UnsetType = UNSET
+    """``{type: "mcp_tool_execution_error", content}``; or ``{type, code, message}`` with the type
+    ``mcp_protocol_error`` or ``http_error``."""
+    status: HostedStatus
+
+
+class UrlSource(Struct, kw_only=True, tag_field="type", tag="url"):
+    """A page that a search has found."""
+
+    url: str
+
+
+class SearchAction(Struct, kw_only=True, tag_field="type", tag="search"):
+    """What was looked for."""
+
+    query: str
+    queries: list[str] | UnsetType = UNSET
+    sources: list[UrlSource] | UnsetType = UNSET
+    """There if ``include`` asks for ``web_search_call.action.sources``."""
+
+
+class WebSearchCall(Struct, kw_only=True, tag_field="type", tag="web_search_call"):
+    """A search in the web, which was run here."""
+
+    id: str
+    action: SearchAction
+    status: HostedStatus
+
+
+class FileSearchResult(Struct, kw_only=True):
+    """A passage that a search in files has found."""
+
+    file_id: str
+    filename: str
+    score: float
+    """Between 0 and 1."""
+    text: str
+    attributes: JsonObject | UnsetType = UNSET
+
+
+class FileSearchCall(Struct, kw_only=True, tag_field="type", tag="file_search_call"):
+    """A search in files, which was run here."""
+
+    id: str
+    queries: list[str]
+    results: list[FileSearchResult] | UnsetType = UNSET
+    """There if ``include`` asks for ``file_search_call.results``."""
+    status: HostedStatus
+
+
 class InputReasoning(Struct, kw_only=True, tag_field="type", tag="reasoning"):
     """What a model thought before. Its text, or what is sealed, goes back to the model that thought it."""
 
@@ -191,11 +295,12 @@ _KNOWN_ITEMS = [
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
     *("compaction", "compaction_trigger"),
     *("item_reference", "configuration_update", "additional_tools"),
+    *("mcp_approval_request", "mcp_approval_response"),
 ]
 
 
 class OtherItem(Struct, kw_only=True):
-    """An item of any other type: kept and given back as it is, not shown to a chat engine."""
+    """An item of any other type, calls of hosted tools among them: kept and given back as it is."""
 
     type: Annotated[str, Meta(min_length=1, extra_json_schema={"not": {"enum": _KNOWN_ITEMS}})]
     id: ItemId | None = None
@@ -206,6 +311,7 @@ InputItem = OneOf(
     InputMessage,
     *(InputFunctionCall, InputFunctionCallOutput, InputCustomToolCall, InputCustomToolCallOutput),
     *(InputReasoning, InputCompaction, CompactionTrigger),
+    *(McpApprovalRequest, McpApprovalResponse),
     *(ItemReference, ConfigurationUpdate, AdditionalTools, OtherItem),
 )
 
@@ -328,12 +434,13 @@ CompactedItem = OneOf("What is left of a context that was compacted.", UserMessa
 # Others: what a Responses server that answers for us has made by itself, as of a hosted tool that it has run.
 OutputItem = OneOf(
     "A unit of context, as a model made it. Send it back as it is.",
-    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall, OutputCompaction, OtherItem),
+    *(OutputMessage, OutputReasoning, OutputFunctionCall, OutputCustomToolCall, OutputCompaction),
+    *(McpListTools, McpApprovalRequest, McpCall, WebSearchCall, FileSearchCall, OtherItem),
 )
 
 AppendedItem = OneOf(
     "What a client appended to a response that waited.",
-    *(UserMessage, InputFunctionCallOutput, InputCustomToolCallOutput),
+    *(UserMessage, InputFunctionCallOutput, InputCustomToolCallOutput, McpApprovalResponse),
 )
 
 
@@ -350,4 +457,12 @@ class CustomToolCallOutputStub(Struct, kw_only=True, tag_field="type", tag="cust
     call_id: str
 
 
-RequiredInput = OneOf("What a response waits for.", FunctionCallOutputStub, CustomToolCallOutputStub)
+class McpApprovalResponseStub(Struct, kw_only=True, tag_field="type", tag="mcp_approval_response"):
+    """The answer to this approval request is wanted."""
+
+    approval_request_id: str
+
+
+RequiredInput = OneOf(
+    "What a response waits for.", FunctionCallOutputStub, CustomToolCallOutputStub, McpApprovalResponseStub
+)

@@ -13,6 +13,12 @@ Item = dict[str, Any]
 
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 
+HOSTED_CALLS = frozenset({"mcp_call", "web_search_call", "file_search_call"})
+"""Items of calls that were run here, their results in them."""
+MODEL_OUTPUT = "model_output"
+"""Key of what the model was told of a hosted call, where the item as clients know it does not say: only in our own
+copy of it, and never on the wire."""
+
 _CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
@@ -23,6 +29,10 @@ _REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
     "compaction": (("encrypted_content", str),),
     "additional_tools": (("tools", list),),
     "item_reference": (("id", str),),
+    "mcp_list_tools": (("server_label", str), ("tools", list)),
+    "mcp_call": (("server_label", str), ("name", str), ("arguments", str)),
+    "mcp_approval_request": (("id", str), ("server_label", str), ("name", str), ("arguments", str)),
+    "mcp_approval_response": (("approval_request_id", str), ("approve", bool)),
 }
 # Of these types we read the parts; the parts of others are none of our business.
 _WITH_PARTS = {
@@ -45,6 +55,8 @@ _PREFIXES = {
     "image_generation_call": "ig",
     "mcp_call": "mcp",
     "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
 }
 
 
@@ -107,6 +119,13 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
         _check_update(item, where)
     elif kind == "additional_tools":
         check_tools(item["tools"], max_tools=_NO_LIMIT, within=f"{where}.tools")
+        for index, tool in enumerate(item["tools"]):
+            _check_keeps_no_secret(tool, f"{where}.tools[{index}]")
+    elif kind == "mcp_list_tools":
+        _check_listed_tools(item["tools"], f"{where}.tools")
+    elif kind in HOSTED_CALLS:
+        # What we keep for ourselves is not for clients to say.
+        item = told(item)
     namespace = item.get("namespace")
     if kind in _CALLS and namespace is not None and not isinstance(namespace, str):
         raise _wrong_type(f"{where}.namespace")
@@ -168,6 +187,23 @@ def _check_update(item: Item, where: str) -> None:
     if text_format is not None:
         # Its schema is looked at where it comes into force.
         check_format(text_format, f"{where}.text.format", max_schema_bytes=None)
+
+
+def _check_keeps_no_secret(tool: Any, where: str) -> None:
+    """Items are stored as they are. Credentials are not, so they come with each request, in its ``tools``."""
+    for field in ("authorization", "headers"):
+        if tool["type"] == "mcp" and tool.get(field) is not None:
+            raise InvalidRequest(f"Put '{field}' into 'tools': items are stored.", param=f"{where}.{field}")
+
+
+def _check_listed_tools(tools: Sequence[Any], where: str) -> None:
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise _wrong_type(f"{where}[{index}]")
+        if not isinstance(tool.get("name"), str):
+            raise _wrong_type(f"{where}[{index}].name")
+        for field, expected in (("input_schema", dict), ("description", str), ("annotations", dict)):
+            check_optional(tool, field, f"{where}[{index}]", expected)
 
 
 def check_part(part: Any, where: str) -> None:
@@ -266,19 +302,37 @@ def calls_left_open(open_calls: Mapping[str, str], items: Sequence[Item]) -> dic
                 code="invalid_request_error",
                 param="input",
             )
+        elif kind == "mcp_approval_request":
+            # A model that has asked for something waits for the answer, whatever that is.
+            still_open[item["id"]] = item["name"]
+        elif kind == "mcp_approval_response" and still_open.pop(item["approval_request_id"], None) is None:
+            raise InvalidRequest(
+                f"No approval request found with id {item['approval_request_id'][:128]}.",
+                code="invalid_request_error",
+                param="input",
+            )
     return still_open
 
 
 def require_outputs(open_calls: Mapping[str, str]) -> None:
     """Refuse a context that has calls without outputs. Raises InvalidRequest."""
     for call_id in open_calls:
-        raise InvalidRequest(
-            f"No tool output found for function call {call_id}.", code="invalid_request_error", param="input"
-        )
+        message = f"No tool output found for function call {call_id}."
+        if call_id.startswith("mcpr_"):
+            message = f"No approval response found for approval request {call_id}."
+        raise InvalidRequest(message, code="invalid_request_error", param="input")
+
+
+def told(item: Item) -> Item:
+    """An item of our own memory or stores as its client knows it."""
+    if MODEL_OUTPUT not in item or item.get("type") not in HOSTED_CALLS:
+        return item
+    return {key: value for key, value in item.items() if key != MODEL_OUTPUT}
 
 
 def listed(item: Item) -> Item:
     """An item as ``/input_items`` shows it: messages in full form, outputs with a status, everything else as it is."""
+    item = told(item)
     kind = item.get("type") or "message"
     if kind in _OUTPUTS:
         return {**item, "status": item.get("status") or "completed"}

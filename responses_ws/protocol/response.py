@@ -1,5 +1,6 @@
 """The Response object."""
 
+import re
 from typing import Any
 
 from .request import JsonObject, Request
@@ -58,6 +59,10 @@ def response_object(request: Request, *, response_id: str, created_at: int) -> J
 
 
 def _echoed(tool: JsonObject) -> JsonObject:
+    if tool.get("type") == "mcp":
+        return _without_secrets(tool)
+    if tool.get("type") == "namespace" and tool.get("tools"):
+        return {**tool, "tools": [_without_secrets(one) if one["type"] == "mcp" else one for one in tool["tools"]]}
     if tool.get("type") != "function":
         return tool
     strict: Any = tool.get("strict")
@@ -67,3 +72,16 @@ def _echoed(tool: JsonObject) -> JsonObject:
         "parameters": tool.get("parameters"),
         "strict": True if strict is None else strict,
     }
+
+
+def _without_secrets(tool: JsonObject) -> JsonObject:
+    """What may be shown and stored of an MCP server. Of its URL the path may be a secret, too.
+
+    Source: OpenAI's guide to remote MCP: none of these values are stored or visible in the Response object.
+    """
+    shown = {key: value for key, value in tool.items() if key not in ("authorization", "headers")}
+    if isinstance(shown.get("server_url"), str):
+        scheme, slashes, rest = shown["server_url"].partition("://")
+        authority = re.split(r"[/?#\\]", rest, maxsplit=1)[0].rpartition("@")[2]
+        shown["server_url"] = f"{scheme}://{authority}/<redacted>" if slashes else "<redacted>"
+    return shown

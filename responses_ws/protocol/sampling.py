@@ -60,8 +60,8 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
 class CallStart(msgspec.Struct, frozen=True, gc=False):
     """A tool call begins. ``index`` names it until its CallEnd.
 
-    Engines give the name as offered to them. ``namespace`` and ``custom`` are filled in on the way to the turn
-    by ``rendering.tools``, which knows what the name stood for.
+    Engines give the name as offered to them. ``namespace``, ``custom`` and ``item`` are filled in on the way to the
+    turn by ``rendering.tools``, which knows what the name stood for.
     """
 
     index: int
@@ -69,6 +69,8 @@ class CallStart(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
     namespace: str | None = None
     custom: bool = False
+    item: dict[str, Any] | None = None
+    """How the item of a hosted tool's call begins; ``name`` is then as it was offered. None: the client's call."""
 
 
 class CallArguments(msgspec.Struct, frozen=True, gc=False):

@@ -202,6 +202,66 @@ class CustomToolCallInputDone(WithinItem, tag="response.custom_tool_call_input.d
     input: str
 
 
+class McpCallArgumentsDelta(WithinItem, tag="response.mcp_call_arguments.delta"):
+    """A piece of the arguments of a call that is run here."""
+
+    delta: str
+
+
+class McpCallArgumentsDone(WithinItem, tag="response.mcp_call_arguments.done"):
+    """The whole arguments of a call that is run here, JSON as the model wrote it."""
+
+    arguments: str
+
+
+class McpCallInProgress(WithinItem, tag="response.mcp_call.in_progress"):
+    """The model calls a tool of an MCP server."""
+
+
+class McpCallCompleted(WithinItem, tag="response.mcp_call.completed"):
+    """The server has answered."""
+
+
+class McpCallFailed(WithinItem, tag="response.mcp_call.failed"):
+    """The server has answered with an error, or not at all; the model is told so."""
+
+
+class McpListToolsInProgress(WithinItem, tag="response.mcp_list_tools.in_progress"):
+    """An MCP server is asked for its tools."""
+
+
+class McpListToolsCompleted(WithinItem, tag="response.mcp_list_tools.completed"):
+    """The server has told its tools."""
+
+
+class McpListToolsFailed(WithinItem, tag="response.mcp_list_tools.failed"):
+    """The server has not told its tools; the response goes on without them."""
+
+
+class WebSearchCallInProgress(WithinItem, tag="response.web_search_call.in_progress"):
+    """The model wants something looked up."""
+
+
+class WebSearchCallSearching(WithinItem, tag="response.web_search_call.searching"):
+    """The search runs."""
+
+
+class WebSearchCallCompleted(WithinItem, tag="response.web_search_call.completed"):
+    """The search has ended."""
+
+
+class FileSearchCallInProgress(WithinItem, tag="response.file_search_call.in_progress"):
+    """The model wants something looked up in files."""
+
+
+class FileSearchCallSearching(WithinItem, tag="response.file_search_call.searching"):
+    """The search runs."""
+
+
+class FileSearchCallCompleted(WithinItem, tag="response.file_search_call.completed"):
+    """The search has ended."""
+
+
 class SteerAccepted(ServerEvent, tag="response.steer.accepted", gc=True):
     """A steer was taken. Numbered within the response that it steers."""
 
@@ -231,6 +291,22 @@ class SteerFailed(ServerEvent, tag="response.steer.failed", gc=True):
 
     steer: Annotated[JsonObject, shape("ReturnedSteer")]
     error: Annotated[JsonObject, shape("SteerError")]
+
+
+_PROGRESS: dict[str, type[WithinItem]] = {
+    str(event.__struct_config__.tag): event
+    for event in (
+        *(McpCallInProgress, McpCallCompleted, McpCallFailed),
+        *(McpListToolsInProgress, McpListToolsCompleted, McpListToolsFailed),
+        *(WebSearchCallInProgress, WebSearchCallSearching, WebSearchCallCompleted),
+        *(FileSearchCallInProgress, FileSearchCallSearching, FileSearchCallCompleted),
+    )
+}
+
+
+def progress_event(item_type: str, word: str) -> type[WithinItem] | None:
+    """The event that says ``word`` (``in_progress``, ``searching``, …) of a hosted tool's item; None: there is none."""
+    return _PROGRESS.get(f"response.{item_type}.{word}")
 
 
 _encode = msgspec.json.Encoder().encode

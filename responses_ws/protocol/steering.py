@@ -57,6 +57,8 @@ def required_inputs(open_items: list[Item]) -> list[JsonObject]:
     for item in open_items:
         if item["type"] == "custom_tool_call":
             stubs.append({"type": "custom_tool_call_output", "call_id": item["call_id"]})
+        elif item["type"] == "mcp_approval_request":
+            stubs.append({"type": "mcp_approval_response", "approval_request_id": item["id"]})
         else:
             stubs.append({"type": "function_call_output", "call_id": item["call_id"], "name": item["name"]})
     return stubs

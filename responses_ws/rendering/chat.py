@@ -8,6 +8,7 @@ import msgspec
 from responses_ws.connection.log import SharedLog
 from responses_ws.protocol.compaction import INTRODUCTION, SUMMARY
 
+from .hosted import unfolded
 from .items import upstream_items
 from .tokens import TokenLog
 from .tools import flat_name
@@ -15,7 +16,7 @@ from .tools import flat_name
 _encode = msgspec.json.Encoder().encode
 
 
-Medium = Literal["images", "files", "items", "custom_tools", "reasoning"]
+Medium = Literal["images", "files", "items", "custom_tools", "reasoning", "hosted_tools"]
 """What a prompt may hold beside text. With ``items`` it is made of items, not of messages, and for the rest see
 `rendering.items`."""
 MEDIA: frozenset[Medium] = frozenset({"images", "files"})
@@ -144,14 +145,15 @@ def messages_from(items: Sequence[dict[str, Any]], takes: Collection[Medium] = M
     Reasoning, text and calls of one assistant turn become one assistant message, in whichever order they came:
     servers want tool outputs right behind the message with their calls. Every tool output becomes a ``tool``
     message; images and files in it, which chat completions do not allow there, follow in a user message behind all
-    outputs. Items that chat completions cannot say are left out, and so are calls that were cut off: their arguments
-    are no JSON, which many chat templates demand.
+    outputs. Calls of hosted tools are calls like others, and their results outputs. Items that chat completions
+    cannot say are left out, and so are calls that were cut off: their arguments are no JSON, which many chat templates
+    demand.
     """
     messages: list[dict[str, Any]] = []
     assistant: dict[str, Any] | None = None
     cut_off: set[str] = set()
     media: list[dict[str, Any]] = []
-    for item in items:
+    for item in unfolded(items):
         kind = item.get("type") or "message"
         if kind in ("function_call_output", "custom_tool_call_output"):
             if item["call_id"] in cut_off:

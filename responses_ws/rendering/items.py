@@ -7,6 +7,7 @@ import msgspec
 
 from responses_ws.protocol.compaction import COMPACTION, INTRODUCTION, SUMMARY, TRIGGER
 
+from .hosted import unfolded
 from .tools import flat_name
 
 Item = dict[str, Any]
@@ -22,12 +23,13 @@ def upstream_items(items: Sequence[Item], takes: Collection[str]) -> list[Item]:
 
     Ids stay here: the upstream has never heard of ours. Tools have the one name they are offered under; without
     ``custom_tools`` they are all functions. Reasoning goes along as text, where that is taken, and is left out where
-    not. Calls that were cut off are left out: their arguments are no JSON. Kinds that we do not know pass as they are,
-    unless they name an image or a file by a foreign URL: whoever fetched it would do so from inside its network.
+    not. Calls of hosted tools, which are run here, are functions to one that has no ``hosted_tools`` of its own. Calls
+    that were cut off are left out: their arguments are no JSON. Kinds that we do not know pass as they are, unless they
+    name an image or a file by a foreign URL: whoever fetched it would do so from inside its network.
     """
     told: list[Item] = []
     cut_off: set[str] = set()
-    for item in items:
+    for item in unfolded(items, only_ours="hosted_tools" in takes):
         kind = item.get("type") or "message"
         if kind == "message":
             told.append(_message(item, takes))
@@ -48,6 +50,9 @@ def upstream_items(items: Sequence[Item], takes: Collection[str]) -> list[Item]:
         elif kind == SUMMARY:
             # Content like any other, whatever it says: never with the authority of a system message.
             told.append({"type": "message", "role": "user", "content": f"{INTRODUCTION}\n\n{item['text']}"})
+        elif kind == "mcp_list_tools" and "hosted_tools" not in takes:
+            # To it, these are functions among others.
+            pass
         elif kind not in _OURS and not _points_outside(item):
             told.append(item)
     return told

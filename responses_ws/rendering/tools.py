@@ -40,6 +40,20 @@ def flat_name(namespace: str | None, name: str) -> str:
 _NARROWING = frozenset({"function", "custom", "allowed_tools"})
 
 
+class HostedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call and that is run here."""
+
+    tool: dict[str, Any]
+    """The request's tool that it comes from: that very object."""
+    name: str
+    namespace: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any]
+    """JSON Schema of its arguments."""
+    item: dict[str, Any]
+    """How the item of a call begins: its ``type``, and what is known before its arguments are."""
+
+
 class Offer(msgspec.Struct, frozen=True):
     """What one request's engine call is told of tools, and what it may then call."""
 
@@ -57,21 +71,23 @@ class Offer(msgspec.Struct, frozen=True):
 class ToolSet:
     """The tools of a request: what the engine is offered, and what each name stood for.
 
-    ``function``, ``custom`` and the tools inside a ``namespace`` are offered; hosted kinds that we do not run are
-    left out (refusing them would lock out clients that always send them). Of two tools that an engine would see
-    under one name, the first is offered.
+    ``function``, ``custom`` and the tools inside a ``namespace`` are offered, and the functions of hosted tools that
+    we run; hosted kinds that we do not are left out (refusing them would lock out clients that always send them). Of
+    two tools that an engine would see under one name, the first is offered.
     """
 
-    __slots__ = ("source", "encoded", "schemas", "_known", "_given", "_as_items")
+    __slots__ = ("source", "encoded", "schemas", "hosted", "_known", "_given", "_as_items")
 
     @property
     def names(self) -> set[str]:
-        """Names as the client knows them, without namespaces."""
-        return {name for name, _namespace, _custom in self._known.values()}
+        """Names of the client's own tools as it knows them, without namespaces."""
+        return {name for flat, (name, _namespace, _custom) in self._known.items() if flat not in self.hosted}
 
-    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, tools: Sequence[dict[str, Any]], hosted: Sequence[HostedFunction] = ()) -> None:
         self.source = tools
         """As the client sent them; compared to reuse this set on the next turn."""
+        self.hosted: dict[str, HostedFunction] = {}
+        """What is run here, by offered name."""
         self.schemas: dict[str, dict[str, Any]] = {}
         """Parameters of ``strict`` functions, by offered name."""
         self._known: dict[str, tuple[str, str | None, bool]] = {}
@@ -85,6 +101,9 @@ class ToolSet:
                     self._offer(offered, inner, tool.get("name"))
             else:
                 self._offer(offered, tool, None)
+                for function in hosted:
+                    if function.tool is tool:
+                        self._offer_hosted(offered, function)
         self.encoded: bytes | None = _encode(offered) if offered else None
         """JSON array of chat-completions tools, or None when there is nothing to offer."""
 
@@ -108,6 +127,13 @@ class ToolSet:
                 function["strict"] = True
                 self.schemas[name] = function["parameters"]
         offered.append({"type": "function", "function": function})
+
+    def _offer_hosted(self, offered: list[dict[str, Any]], function: HostedFunction) -> None:
+        name = flat_name(function.namespace, function.name)
+        if name not in self._known:
+            self.hosted[name] = function
+            given = {"type": "function", "name": function.name, "parameters": function.parameters}
+            self._offer(offered, {**given, "description": function.description}, function.namespace)
 
     def offer(
         self,
@@ -148,6 +174,7 @@ class ToolSet:
     ) -> Offer:
         if self.encoded is None or not takes_tools:
             return Offer(None, None, frozenset())
+        choice = self._spelt_out(choice)
         names = self._callable_under(choice)
         is_list = isinstance(choice, dict) and choice["type"] == "allowed_tools"
         if not names and (is_list or not obeys_choice):
@@ -204,10 +231,30 @@ class ToolSet:
         if isinstance(choice, dict) and choice["type"] in ("function", "custom"):
             return frozenset({self._named(choice)})
         if isinstance(choice, dict) and choice["type"] == "allowed_tools":
-            tools = [tool for tool in choice["tools"] if isinstance(tool.get("name"), str)]
-            return frozenset(map(self._named, tools)) & self._known.keys()
+            return frozenset(name for tool in choice["tools"] for name in self._meant(tool)) & self._known.keys()
         # Hosted kinds, which we do not run, are as good as "auto".
         return frozenset(self._known)
+
+    def _spelt_out(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        """The choice of a hosted tool that we run as one of its functions, or as a list of them."""
+        if not isinstance(choice, dict) or choice["type"] in _NARROWING:
+            return choice
+        names = self._meant(choice)
+        if len(names) == 1:
+            return {"type": "function", "name": names[0]}
+        return {"type": "allowed_tools", "mode": "required", "tools": [choice]} if names else choice
+
+    def _meant(self, tool: dict[str, Any]) -> list[str]:
+        """Offered names of what an entry of ``allowed_tools``, or a choice, means."""
+        if tool["type"] in ("function", "custom"):
+            return [self._named(tool)] if isinstance(tool.get("name"), str) else []
+        return [
+            flat
+            for flat, function in self.hosted.items()
+            if _kind(tool["type"]) == _kind(function.tool["type"])
+            and tool.get("server_label") in (None, function.tool.get("server_label"))
+            and tool.get("name") in (None, function.name)
+        ]
 
     def _named(self, tool: dict[str, Any]) -> str:
         """The offered name of a tool that a choice names; the namespace may be left out."""
@@ -219,6 +266,21 @@ class ToolSet:
     def resolve(self, name: str) -> tuple[str, str | None, bool]:
         """(name, namespace, is custom) behind an offered name; an unknown name stands for itself."""
         return self._known.get(name, (name, None, False))
+
+
+def _kind(tool_type: str) -> str:
+    """The type of a tool without its edition: ``web_search_preview_2025_03_11`` is a ``web_search``."""
+    return _EDITION.sub("", tool_type)
+
+
+_EDITION = re.compile(r"(_preview)?(_\d{4}_\d{2}_\d{2})?\Z")
+
+
+def after_obeyed(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """The choice that is left in a response once a call has been made: what was forced is forced once."""
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        return {**choice, "mode": "auto"}
+    return choice if choice in (None, "auto", "none") else "auto"
 
 
 def _chat_choice(choice: str | dict[str, Any] | None, names: frozenset[str]) -> str | dict[str, Any] | None:
@@ -247,6 +309,9 @@ class CallTranslator:
     def feed(self, delta: Delta) -> list[Delta]:
         """The deltas to hand on for one delta of the engine."""
         if isinstance(delta, CallStart):
+            hosted = self._tools.hosted.get(delta.name)
+            if hosted is not None:
+                return [CallStart(delta.index, delta.name, item=hosted.item)]
             name, namespace, custom = self._tools.resolve(delta.name)
             if custom:
                 self._custom[delta.index] = _BareInput()

@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 from responses_ws.protocol.compaction import SUMMARY
+from responses_ws.protocol.items import HOSTED_CALLS
 
 from .chat import ChatPrompt, Medium
 
@@ -53,11 +54,16 @@ def _cuts(items: Sequence[Item], newest: int) -> Iterator[int]:
     waiting: set[str] = set()
     for index, item in enumerate(items):
         if index and not waiting:
-            is_after_output = str(items[index - 1].get("type")).endswith("_output")
+            before = str(items[index - 1].get("type"))
+            is_after_output = before.endswith("_output") or before in HOSTED_CALLS
             if _is_from_user(item) or (index > newest and is_after_output):
                 yield index
         kind = item.get("type")
         if kind in _CALLS and item.get("status") != "incomplete":
             waiting.add(item["call_id"])
+        elif kind == "mcp_approval_request":
+            waiting.add(item["id"])
+        elif kind == "mcp_approval_response":
+            waiting.discard(item["approval_request_id"])
         elif str(kind).endswith("_output"):
             waiting.discard(item.get("call_id", ""))

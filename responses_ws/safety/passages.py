@@ -15,8 +15,11 @@ REMOVED = "[removed]"
 Place = tuple[int, str, int]
 """Index of the item, field, index of the part; -1 where the field itself is the text."""
 
-# Whatever the type of the item: these hold what somebody has said.
-_FIELDS = ("content", "output", "arguments", "input", "summary")
+# Whatever the type of the item: these hold what somebody has said. The second line: of hosted tools' items.
+_FIELDS = (
+    *("content", "output", "arguments", "input", "summary"),
+    *("reason", "results", "queries", "action.query", "error.message", "error.content"),
+)
 _PARTS = ("text", "refusal")
 _MEDIA = frozenset({"input_image", "input_file"})
 
@@ -28,7 +31,7 @@ def passages_of(items: Sequence[Item]) -> tuple[list[Place], list[Passage]]:
     for index, item in enumerate(items):
         source = _source(item)
         for field in _FIELDS:
-            value = item.get(field)
+            value = _read(item, field)
             if isinstance(value, str):
                 places.append((index, field, -1))
                 passages.append(Passage(value, source))
@@ -52,11 +55,10 @@ def rewritten(items: Sequence[Item], texts: Mapping[Place, str]) -> list[Item]:
         if number < 0:
             value: Any = "{}" if field == "arguments" else text
         else:
-            value = list(item[field])
+            value = list(_read(item, field))
             part = value[number]
-            name = next(name for name in _PARTS if isinstance(part.get(name), str))
-            value[number] = {**part, name: text}
-        changed[index] = {**item, field: value}
+            value[number] = text if isinstance(part, str) else {**part, _name_of(part): text}
+        changed[index] = _written(item, field, value)
     return changed
 
 
@@ -101,10 +103,28 @@ def _source(item: Item) -> str:
     return "reasoning" if kind == "reasoning" else "tool"
 
 
+def _read(item: Item, field: str) -> Any:
+    outer, dot, inner = field.partition(".")
+    value = item.get(outer)
+    if not dot:
+        return value
+    return value.get(inner) if isinstance(value, dict) else None
+
+
+def _written(item: Item, field: str, value: Any) -> Item:
+    outer, dot, inner = field.partition(".")
+    return {**item, outer: {**item[outer], inner: value} if dot else value}
+
+
 def _text_of(part: Any) -> str | None:
-    if not isinstance(part, dict):
-        return None
-    return next((part[name] for name in _PARTS if isinstance(part.get(name), str)), None)
+    if isinstance(part, str):
+        return part
+    name = _name_of(part) if isinstance(part, dict) else ""
+    return part[name] if name else None
+
+
+def _name_of(part: dict[str, Any]) -> str:
+    return next((name for name in _PARTS if isinstance(part.get(name), str)), "")
 
 
 def _is_media(part: Any) -> bool:

@@ -33,12 +33,14 @@ from responses_ws.protocol.request import (
 from responses_ws.rendering.base import Ask
 from responses_ws.rendering.chat import MEDIA, ChatPrompt, Medium
 from responses_ws.rendering.formats import in_words, response_format, schema_of
-from responses_ws.rendering.tools import Offer, ToolSet
+from responses_ws.rendering.hosted import parted
+from responses_ws.rendering.tools import Offer, ToolSet, after_obeyed
 from responses_ws.rendering.truncation import without_oldest
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores.base import Place, StoredChain
 from responses_ws.stores.lookup import find_stored
 from responses_ws.stores.memory import hot_tier
+from responses_ws.tools.registry import tools as hosted_tools
 
 from .admission import Principal, admit
 from .conversations import Hold, find_conversation, hold, link_of
@@ -138,9 +140,14 @@ class Context(Gathered, kw_only=True):
     left_out: int = 0
     """Items that are too old to be in the prompt: this request's own doing."""
 
-    def offer(self) -> Offer:
-        """The tools of the next engine call."""
-        return self._offer(self.asked.request.tool_choice)
+    def offer(self, *, is_first: bool = True, is_last: bool = False) -> Offer:
+        """The tools of the next engine call: in this response the first one, or one after hosted tools have run; the
+        last one if they may not be called any more."""
+        choice = self.asked.request.tool_choice
+        if is_last:
+            # A model that calls one all the same is told once more.
+            return msgspec.structs.replace(self._offer("none"), callable_names=None)
+        return self._offer(choice if is_first else after_obeyed(choice))
 
     def _offer(self, choice: str | JsonObject | None) -> Offer:
         can = self.route.capabilities
@@ -245,8 +252,26 @@ class Context(Gathered, kw_only=True):
         return msgspec.structs.replace(self, prompt=prompt, left_out=len(items) - len(kept))
 
     def grown(self, items: Sequence[Item], said: Said = _as_it_is) -> "Context":
-        """The context of the next sampling step in the same response. ``said``: what the items are in token ids."""
-        return msgspec.structs.replace(self, items=self.items.extended(items), prompt=said(self._prompt_with(items)))
+        """The context of the next sampling step in the same response. ``said``: what the items are in token ids.
+
+        Everything that is new within a response comes in here: what the model has said and what its hosted tools gave,
+        what was appended. The last step's own output does not: no model is told it any more in this response.
+        """
+        configuration, tools = self.configuration.after(items), self.tools
+        if configuration.listings is not self.configuration.listings:
+            tools = _tool_set(tools.source, configuration, self.route)
+        return msgspec.structs.replace(
+            self,
+            items=self.items.extended(items),
+            prompt=self._prompt_with(items, said),
+            configuration=configuration,
+            tools=tools,
+        )
+
+    @property
+    def tools_run_here(self) -> list[JsonObject]:
+        """The request's tools, without those that an upstream runs itself."""
+        return _run_here(self.tools.source, self.route)
 
     @property
     def asks_compaction(self) -> bool:
@@ -302,12 +327,16 @@ class Context(Gathered, kw_only=True):
         prompt = ChatPrompt(takes=self.prompt.takes).extended(longer.shown_items())
         return msgspec.structs.replace(longer, prompt=prompt).fitted()
 
-    def _prompt_with(self, items: Sequence[Item]) -> ChatPrompt:
-        return self.prompt.extended(opened_context(items, project_id=self.asked.principal.project_id))
+    def _prompt_with(self, items: Sequence[Item], said: Said) -> ChatPrompt:
+        """What the model has said itself, which may be known in token ids, and then what its hosted calls gave."""
+        opened = opened_context(items, project_id=self.asked.principal.project_id)
+        own, given = parted(opened, only_ours="hosted_tools" in self.prompt.takes)
+        prompt = said(self.prompt.extended(own))
+        return prompt.extended(given) if given else prompt
 
     def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = _as_it_is) -> Link:
         """What a continuation of the finished response will need. ``output``: of its last step, as it is kept."""
-        prompt = said(self._prompt_with(output))
+        prompt = self._prompt_with(output, said)
         return Link(
             response_id=response["id"],
             project_id=self.asked.principal.project_id,
@@ -396,7 +425,7 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
         input_end=len(items),
         prompt=past_prompt.extended(shown),
         instructions=instructions,
-        tools=_tools(request, configuration, parent),
+        tools=_tools(request, configuration, parent, route),
         configuration=configuration,
         screening=screening,
     )
@@ -468,10 +497,15 @@ def _with_words(instructions: str | list[Item] | None, words: str | None) -> str
     return f"{instructions}\n\n{words}" if instructions else words
 
 
-def _tools(request: Request, configuration: Configuration, parent: Link | None) -> ToolSet:
+def _tools(request: Request, configuration: Configuration, parent: Link | None, route: Route | None) -> ToolSet:
     """The tools of this turn; the parent's set, if they are the same."""
     sent = [*(request.tools or ()), *configuration.tools]
-    if parent is not None and parent.tools is not None and parent.tools.source == sent:
+    is_alike = (
+        parent is not None
+        and parent.configuration.listings is configuration.listings
+        and _theirs(parent.route) == _theirs(route)
+    )
+    if parent is not None and is_alike and parent.tools is not None and parent.tools.source == sent:
         tools: ToolSet = parent.tools
         if request.tools:
             # The same objects from here on: every link of a chain would otherwise hold a copy of its own.
@@ -480,9 +514,23 @@ def _tools(request: Request, configuration: Configuration, parent: Link | None) 
     else:
         names = check_tools(sent, max_tools=app_settings.limits.max_tools)
         check_depth(sent, "tools", within=2)
-        tools = ToolSet(sent)
+        hosted_tools.check(sent, theirs=_theirs(route))
+        tools = _tool_set(sent, configuration, route)
     check_chosen_tool(request.tool_choice, names)
     return tools
+
+
+def _tool_set(sent: Sequence[JsonObject], configuration: Configuration, route: Route | None) -> ToolSet:
+    return ToolSet(sent, hosted_tools.functions(_run_here(sent, route), configuration.listings))
+
+
+def _run_here(sent: Sequence[JsonObject], route: Route | None) -> list[JsonObject]:
+    """Without those tools that an upstream runs itself."""
+    return [tool for tool in sent if tool["type"] not in _theirs(route)]
+
+
+def _theirs(route: Route | None) -> frozenset[str]:
+    return frozenset() if route is None else route.capabilities.hosted_tools
 
 
 def _links_of(asked: Asked, parent: Link | None) -> list[Link]:

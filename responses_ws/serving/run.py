@@ -43,9 +43,10 @@ from .admission import admit
 from .calls import EngineCall, ask
 from .context import Asked, Context
 from .failures import told
+from .hosted import HostedWork
 from .mailbox import Mailbox
 from .recording import Record, Stored
-from .sampling import SamplingStep, Sign, Word
+from .sampling import Errand, SamplingStep, Sign, Word
 from .sealed import seal_context, seal_reasoning
 from .token_step import TokenStep
 
@@ -55,7 +56,7 @@ Frames = AsyncGenerator[list[str], None]
 
 SHORTENED_AT_MOST = 3
 """How often a context that an engine finds too long is halved: our estimate may be that far off."""
-_APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "message"})
+_APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "mcp_approval_response", "message"})
 
 
 class Run:
@@ -102,6 +103,11 @@ class Run:
         self._place: Place | None = None
         """Where its input is stored, if it was queued."""
         self._is_cancelled = False
+        self._work = HostedWork(self.asked, self._turn, mailbox)
+        self._has_run_tools = False
+        """A sampling step of this response has ended in calls of hosted tools: a forced choice has been obeyed."""
+        self._appended: list[Item] = []
+        """What was appended last."""
         self._appended_at: int | None = None
         """Where in the context the outputs begin that were appended last."""
 
@@ -130,7 +136,8 @@ class Run:
         screening = self._screening
         is_sealed_whole = self._context.asks_compaction and self._context.is_short()
         needs_engine = not is_sealed_whole and screening.refusal is None
-        if needs_engine:
+        needs_preparing = needs_engine and self._work.needs_preparing(self._context, self._context.new_items)
+        if needs_engine and not needs_preparing:
             self._start()
         if not record.is_open:
             # The engine was called first; the record becomes durable while it works.
@@ -145,7 +152,18 @@ class Run:
                 # Nothing to ask the engine: all of the context is the answer.
                 yield [*self._begin(), *turn.begin_compaction(samples=False), *self._compact(None)]
                 turn.feed(Finished("stop"))
-            while needs_engine:
+            elif needs_preparing:
+                yield self._begin()
+                async with aclosing(self._run_first(self._context.new_items)) as events:
+                    async for frames in events:
+                        yield frames
+                cut_off = self._why_stopped()
+                needs_engine = screening.refusal is None
+                if not needs_engine:
+                    yield await self._decline()
+                elif cut_off is None:
+                    self._start()
+            while needs_engine and cut_off is None:
                 if self._is_summarising and turn.has_begun and not turn.is_queued:
                     yield turn.begin_compaction(samples=True)
                 async with aclosing(self._run_step()) as events:
@@ -171,28 +189,47 @@ class Run:
                     if is_all:
                         turn.feed(Finished("stop"))
                         break
-                    if self._is_cancelled or self.steers:
-                        cut_off = CANCELLED if self._is_cancelled else "steered"
-                        break
-                    self._sample()
+                    cut_off = self._why_stopped()
+                    if cut_off is None:
+                        self._sample()
                     continue
-                if screening.has_cut or not self._awaits_outputs():
+                has_called = bool(turn.hosted.waiting) and turn.finished.reason in ("stop", "tool_calls")
+                if screening.has_cut:
                     break
-                yield self._end_step()
-                async with aclosing(self._wait_for_outputs()) as events:
-                    async for frames in events:
-                        yield frames
-                if self._awaits_outputs():
-                    cut_off = "append_timeout"
+                if has_called:
+                    self._has_run_tools = True
+                    async with aclosing(self._run_errands(self._work.run_waiting(self._context))) as events:
+                        async for frames in events:
+                            yield frames
+                    cut_off = self._why_stopped()
+                    if cut_off is not None:
+                        break
+                goes_on = has_called and not self._open_items() and self._work.refusals <= 1
+                if screening.refusal is None and self._awaits_outputs():
+                    yield [*self._end_step(), turn.wait_for_outputs(self._open_items())]
+                    async with aclosing(self._wait_for_outputs()) as events:
+                        async for frames in events:
+                            yield frames
+                    if self._awaits_outputs():
+                        cut_off = "append_timeout"
+                        break
+                    async with aclosing(self._run_first(self._appended)) as events:
+                        async for frames in events:
+                            yield frames
+                    cut_off = self._why_stopped()
+                elif screening.refusal is None and goes_on:
+                    if closing := self._end_step():
+                        yield closing
+                elif screening.refusal is None:
                     break
                 tokens_left = self._tokens_left()
                 if tokens_left is not None and tokens_left <= 0:
-                    cut_off = "max_output_tokens"
-                    break
-                if screening.refusal is not None:
+                    cut_off = cut_off or "max_output_tokens"
+                elif screening.refusal is not None:
                     yield await self._decline()
                     break
-                self._start()
+                elif cut_off is None:
+                    self._start()
             usage = self._usage()
             closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
             if closing:
@@ -203,6 +240,7 @@ class Run:
             yield self._end(link)
         except (asyncio.CancelledError, GeneratorExit):
             try:
+                await self._work.leave()
                 if self._step is not None:
                     await self._step.leave()
             finally:
@@ -315,7 +353,7 @@ class Run:
         if self._is_summarising:
             self._request = context.summary_request(self._turn.id)
         else:
-            offer = context.offer()
+            offer = context.offer(is_first=not self._has_run_tools, is_last=self._work.refusals > 0)
             tokens_left = self._tokens_left()
             self._step_start = len(self._turn.output)
             self._translator = CallTranslator(context.tools)
@@ -347,6 +385,54 @@ class Run:
         """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""
         limit = self.asked.request.max_output_tokens
         return None if limit is None else limit - (self._turn.past_usage.output_tokens - self._summary_tokens)
+
+    def _why_stopped(self) -> str | None:
+        """Why the response does not go on, if the client has said so."""
+        return CANCELLED if self._is_cancelled else "steered" if self.steers else None
+
+    async def _run_first(self, items: list[Item]) -> Frames:
+        """What has to be done before the model is asked: tools to be listed, calls that ``items`` allow."""
+        if not self._work.needs_preparing(self._context, items):
+            return
+        # Nothing is called for an input that is refused.
+        await self._screening.finish()
+        if self._screening.refusal is not None:
+            return
+        async with aclosing(self._run_errands(self._work.prepare(self._context, items))) as events:
+            async for frames in events:
+                yield frames
+        self._context = self._context.grown(self._turn.kept_output[self._step_start :])
+        self._step_start = len(self._turn.output)
+
+    async def _run_errands(self, first: list[str]) -> Frames:
+        """The events of what runs for the model, ``first`` those of its beginning, until all of it has ended; or until
+        the client wants no more. What a steer interrupts is the model, not its tools."""
+        work = self._work
+        try:
+            # They are output as any other.
+            await self._record.wait_until_open()
+            if first:
+                yield first
+            work.spoke()
+            while work.is_busy:
+                word = await self._mailbox.get()
+                frames: list[str] = []
+                if isinstance(word, Errand):
+                    frames = work.hear(await work.screened(word, self._screening))
+                elif isinstance(word, Steer):
+                    frames = self._take_steer(word)
+                elif isinstance(word, Append):
+                    frames = self._refuse_append(InvalidRequest("This response waits for nothing.", param="input"))
+                elif word is Sign.CANCELLED:
+                    self._is_cancelled = True
+                    return
+                elif word is Sign.SILENT:
+                    frames = [self._turn.keep_alive()]
+                if frames:
+                    yield frames
+                    work.spoke()
+        finally:
+            await work.leave()
 
     async def _leave(self) -> None:
         if self._step is not None:
@@ -510,24 +596,26 @@ class Run:
     def _has_called(self) -> bool:
         """Whether this step has begun a call: no place to stop, since the calls want their outputs first anyway."""
         turn = self._turn
-        return turn.is_within_call or any("call_id" in item for item in turn.output[self._step_start :])
+        has_whole_call = bool(turn.hosted.waiting) or any("call_id" in item for item in turn.output[self._step_start :])
+        return turn.is_within_call or has_whole_call
 
     def _open_items(self) -> list[Item]:
         """Calls of the last step that wait for outputs."""
         output = self._turn.output[self._step_start :]
         still_open = calls_left_open({}, output)
-        return [item for item in output if item.get("call_id") in still_open]
+        # An approval request waits for its answer by its own id.
+        return [item for item in output if (item.get("call_id") or item["id"]) in still_open]
 
     def _awaits_outputs(self) -> bool:
         return self.asked.may_append and bool(self._open_items())
 
     def _end_step(self) -> list[str]:
-        """One long response: this step is over, its calls want outputs, the response goes on."""
+        """This step is over, and the response goes on."""
         usage, said = self._step_usage(), partial(self._said, self._turn.finished)
         frames = self._turn.end_step(usage)
         self._context = self._context.grown(self._turn.kept_output[self._step_start :], said)
         self._step = self._tokens = None
-        return [*frames, self._turn.wait_for_outputs(self._open_items())]
+        return frames
 
     async def _wait_for_outputs(self) -> Frames:
         """Until the outputs have come, all of them; or not in time."""
@@ -568,6 +656,7 @@ class Run:
         self._turn.append(items)
         self._step_start = len(self._turn.output)
         self._context = self._context.grown(items)
+        self._appended = items
 
     def _refuse_append(self, error: ApiError) -> list[str]:
         return [websocket_error(error, stream_id=self.asked.stream_id)]
@@ -605,7 +694,9 @@ class Run:
         if self.asked.request.is_warmup:
             return self._tokens.log_without_answer(prompt)
         output = self._turn.output[self._step_start :]
-        has_cut_call = any(item.get("call_id") and item.get("status") == "incomplete" for item in output)
+        has_cut_call = self._turn.hosted.has_dropped_call or any(
+            str(item["type"]).endswith("_call") and item.get("status") == "incomplete" for item in output
+        )
         return self._tokens.log_after(
             prompt, is_as_sampled=not (self._guard.has_cut or self._screening.has_changed or has_cut_call)
         )

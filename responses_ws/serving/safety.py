@@ -155,6 +155,18 @@ class Screening:
             return None
         return str(item["content"])
 
+    async def result(self, text: str) -> str:
+        """What a hosted tool gave, as anybody may see it. May set ``refusal``. Raises Overloaded."""
+        if not self._readers:
+            return text
+        (item,), _ = await self.admit([{"type": "function_call_output", "output": text}])
+        await self.finish()
+        if self.refusal is None:
+            return str(item["output"])
+        # Nothing else was refused with it.
+        self.has_forgotten = True
+        return REMOVED
+
     @property
     def may_hear(self) -> Callable[[Word], bool] | None:
         """Which words may be heard now; None: all."""

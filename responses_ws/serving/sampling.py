@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
+from typing import Any
+
+import msgspec
 
 from responses_ws.conf import app_settings
 from responses_ws.connection.commands import Append
@@ -33,8 +36,20 @@ class Sign(Enum):
     """The outputs that a response waits for have not come."""
 
 
-Word = list[Delta] | Sign | Exception | Steer | Append
-"""A batch of deltas, a sign, what broke the call; or what the client has to say meanwhile."""
+class Errand(msgspec.Struct, frozen=True):
+    """What has become of something that runs for the model."""
+
+    item_id: str
+    kind: str
+    """Type of that item."""
+    word: str | None = None
+    """How far it is; None: it has ended."""
+    result: Any = None
+    """An `Outcome`, a `ToolError`, or listed tools."""
+
+
+Word = list[Delta] | Sign | Exception | Steer | Append | Errand
+"""A batch of deltas, a sign, what broke the call; what runs for the model; or what the client has to say meanwhile."""
 
 
 class SamplingStep:

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.protocol.items import Item
+from responses_ws.protocol.items import Item, told
 from responses_ws.runtime import redis
 
 from .base import Place, ResponseStore, StoredChain
@@ -61,7 +61,7 @@ class RedisStore(ResponseStore):
         ):
             return None
         items = [msgspec.json.decode(entry) for entries in lists for entry in entries]
-        response = {**head.response, "output": items[head.input_end :]}
+        response = {**head.response, "output": list(map(told, items[head.input_end :]))}
         return StoredChain(response, items, head.input_end, head.place)
 
     async def save(

@@ -23,7 +23,7 @@ from responses_ws.models import (
     UsageRecord,
 )
 from responses_ws.models.responses import StoredResponseQuerySet
-from responses_ws.protocol.items import Item
+from responses_ws.protocol.items import Item, told
 from responses_ws.runtime import sql
 
 from .base import Place, StoredChain
@@ -172,7 +172,11 @@ def _find(responses: StoredResponseQuerySet, response_id: str) -> StoredResponse
 
 
 def _response_of(found: StoredResponse, output: list[Item]) -> dict[str, Any]:
-    response: dict[str, Any] = {**msgspec.json.decode(found.body), "status": found.status, "output": output}
+    response: dict[str, Any] = {
+        **msgspec.json.decode(found.body),
+        "status": found.status,
+        "output": list(map(told, output)),
+    }
     if found.status == "failed" and response["error"] is None:
         response["error"] = {"code": "server_error", "message": "The server that worked on this response has gone."}
     return response

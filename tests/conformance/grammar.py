@@ -32,6 +32,7 @@ PIECES = {
     "response.reasoning_summary_text.delta": ("response.reasoning_summary_text.done", "text"),
     "response.function_call_arguments.delta": ("response.function_call_arguments.done", "arguments"),
     "response.custom_tool_call_input.delta": ("response.custom_tool_call_input.done", "input"),
+    "response.mcp_call_arguments.delta": ("response.mcp_call_arguments.done", "arguments"),
 }
 ENDS = {
     "response.completed": "completed",

@@ -12,6 +12,10 @@ from responses_ws import checks
 from responses_ws.engines.base import Engine
 
 SCRIPTED = {"ENGINE": "responses_ws.engines.scripted.Scripted"}
+WEB = {
+    "TOOL": "responses_ws.tools.web_search.WebSearch",
+    "PROVIDER": "responses_ws.tools.web_search.Searxng",
+}
 BASE = "responses_ws.engines.base"
 LAYER = "channels_redis.core.RedisChannelLayer"
 WELL = {"ENGINES": {"main": SCRIPTED}, "MODELS": {"m": {"ENGINE": "main"}}}
@@ -98,6 +102,13 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param(aliased("m", CONTEXT=9), "E001", "has CONTEXT, too", id="alias with more"),
         pytest.param({"ENGINES": {"a": {**SCRIPTED, "CONCURRENCY": 0}}}, "E001", "of calls: 0", id="no calls at all"),
         pytest.param({"ENGINES": {"a": {**SCRIPTED, "QUEUE": 4}}}, "E001", "no CONCURRENCY", id="queue for nothing"),
+        pytest.param({"TOOLS": {"web": WEB}}, "E001", "TOOLS['web']['URL'] is missing", id="option of a tool"),
+        pytest.param(
+            {"TOOLS": {"a": {**WEB, "URL": "http://a/"}, "b": {**WEB, "URL": "http://b/"}}},
+            "E001",
+            "answer for 'web_search' both",
+            id="two tools for a type",
+        ),
         pytest.param({"SEALING_KEYS": ["x" * 32, "short"]}, "E001", "['SEALING_KEYS'][1] has 5", id="short key"),
         pytest.param({"SEALING_KEYS": "x" * 32}, "E001", "SEALING_KEYS", id="a key that is no list"),
     ],
@@ -143,6 +154,8 @@ def test_right_settings_are_not_remarked_on(settings: Any, given: Any) -> None:
         pytest.param({"ENGINES": {"a": {}}}, "not a dotted path", id="missing"),
         pytest.param(classified(CLASSIFIER=f"{BASE}.Engine"), "not a subclass of Classifier", id="no classifier"),
         pytest.param({"SAFETY": [{}]}, "SAFETY'][0]['CLASSIFIER']", id="a classifier that is not named"),
+        pytest.param({"TOOLS": {"a": {"TOOL": "nowhere.Tool"}}}, "does not import", id="no such tool"),
+        pytest.param({"TOOLS": {"a": {"TOOL": f"{BASE}.Health"}}}, "not a subclass of HostedTool", id="no tool"),
         pytest.param({"AUTHENTICATOR": "nowhere.Authenticator"}, "does not import", id="authenticator"),
     ],
 )

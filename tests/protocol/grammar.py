@@ -53,6 +53,19 @@ CALLS = {
         "response.custom_tool_call_input.done",
         "input",
     ),
+    "mcp_call": (
+        "arguments",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "arguments",
+    ),
+}
+# type of an item of a hosted tool: the words that are said of it, in this order, the last one at its end.
+HOSTED = {
+    "mcp_call": ("in_progress", "completed", "failed"),
+    "mcp_list_tools": ("in_progress", "completed", "failed"),
+    "web_search_call": ("in_progress", "searching", "completed"),
+    "file_search_call": ("in_progress", "searching", "completed"),
 }
 DELTAS = {row[1]: kind for table in (PARTS, CALLS) for kind, row in table.items()}
 DONES = {row[2]: kind for table in (PARTS, CALLS) for kind, row in table.items()}
@@ -76,6 +89,8 @@ class OpenItem:
         self.part: OpenPart | None = None
         self.said = ""
         self.is_said = False
+        self.words: list[str] = []
+        """How far a hosted tool has been said to be."""
 
     @property
     def id(self) -> str:
@@ -136,8 +151,8 @@ class Grammar:
             self._steer(event)
         elif kind == "response.done":
             assert not self.open, "an item is still open"
-            calls = [item["call_id"] for item in self.items if item["type"] in CALLS]
-            assert {stub["call_id"] for stub in event["required"]} <= set(calls)
+            calls = {item.get("call_id", item["id"]) for item in self.items}
+            assert {stub.get("call_id", stub.get("approval_request_id")) for stub in event["required"]} <= calls
             self.has_waited = True
         elif kind == "response.output_item.added":
             self._added(event)
@@ -152,6 +167,8 @@ class Grammar:
             assert opened.added["type"] == "compaction"
             assert not opened.is_said, "said twice"
             opened.is_said = True
+        elif kind.split(".")[1] in HOSTED:
+            self._hosted(event)
         elif kind in DELTAS:
             self._delta(event, DELTAS[kind])
         elif kind in DONES:
@@ -170,7 +187,11 @@ class Grammar:
         assert index >= told if self.has_waited else index == told, "indexes count up"
         assert item["id"] not in self.ids, "an item id was used twice"
         self.ids.add(item["id"])
-        if item["type"] in CALLS:
+        if item["type"] in HOSTED or item["type"] == "mcp_approval_request":
+            assert item.get("status", "in_progress") == "in_progress"
+            assert not item.get("tools") and "output" not in item
+            assert item.get("arguments", "") == "" or item["type"] == "mcp_approval_request"
+        elif item["type"] in CALLS:
             assert item[CALLS[item["type"]][0]] == ""
             assert item["status"] == "in_progress"
             assert item["call_id"] and item["call_id"] != item["id"]
@@ -183,6 +204,16 @@ class Grammar:
         else:
             assert item == {"id": item["id"], "type": "reasoning", "summary": []}
         self.open[index] = OpenItem(event)
+
+    def _hosted(self, event: Event) -> None:
+        opened = self._item(event)
+        _, kind, word = event["type"].split(".")
+        assert opened.added["type"] == kind
+        assert word in HOSTED[kind]
+        assert word not in opened.words, "said twice"
+        assert (not opened.words) == (word == "in_progress")
+        assert not {"completed", "failed"} & set(opened.words), "said after the end"
+        opened.words.append(word)
 
     def _steer(self, event: Event) -> None:
         steer = event["steer"]
@@ -266,9 +297,15 @@ class Grammar:
         assert opened.part is None, "its part is still open"
         kind = item["type"]
         changing = {"status", "content", "summary", "encrypted_content", *(row[0] for row in CALLS.values())}
+        if kind in HOSTED:
+            changing |= {"tools", "error", "output", "action", "queries", "results"}
         for key in {*opened.added, *item} - changing:
             assert opened.added[key] == item[key], f"the item's {key} changed"
-        if kind in CALLS:
+        if kind in HOSTED:
+            self._hosted_done(opened, item)
+        elif kind == "mcp_approval_request":
+            assert item == opened.added
+        elif kind in CALLS:
             assert opened.is_said
             assert item[CALLS[kind][0]] == opened.said
             assert item["status"] in ("completed", "incomplete")
@@ -282,6 +319,23 @@ class Grammar:
             assert [*item.get("content", ()), *item["summary"]] == opened.parts
             assert item.get("content", True), "content is left out rather than empty"
         self.done[index] = item
+
+    def _hosted_done(self, opened: OpenItem, item: dict[str, Any]) -> None:
+        kind = item["type"]
+        assert opened.words[:1] == ["in_progress"]
+        if kind in CALLS:
+            assert opened.is_said
+            assert item["arguments"] == opened.said
+        if kind == "mcp_list_tools":
+            return
+        ended = item["status"]
+        assert ended in ("completed", "failed", "incomplete")
+        if kind == "mcp_call":
+            assert ("output" in item, "error" in item) == (ended == "completed", ended == "failed")
+        if ended == "completed" or (ended == "failed" and "failed" in HOSTED[kind]):
+            assert opened.words[-1] == ended
+        else:
+            assert not {"completed", "failed"} & set(opened.words)
 
     def _terminal(self, kind: str, response: dict[str, Any]) -> None:
         assert self.response is not None
@@ -304,7 +358,9 @@ class Grammar:
             assert response["usage"] is not None
         if status == "completed":
             assert response["completed_at"] is not None and response["completed_at"] >= response["created_at"]
-            assert statuses <= {"completed"}
+            # A hosted call may come to nothing, and the response to an end.
+            assert statuses <= {"completed", "failed"}
+            assert all(item["type"] in HOSTED for item in response["output"] if item.get("status") == "failed")
         else:
             assert response["completed_at"] is None
         assert (response["incomplete_details"] is not None) == (status == "incomplete")

@@ -83,6 +83,21 @@ ITEMS: dict[str, dict[str, Any]] = {
         "input": str,
         "namespace?": str,
     },
+    "mcp_list_tools": {"id": str, "type": str, "server_label": str, "tools": list, "error?": str},
+    "mcp_approval_request": {"id": str, "type": str, "server_label": str, "name": str, "arguments": str},
+    "mcp_call": {
+        "id": str,
+        "type": str,
+        "status": str,
+        "server_label": str,
+        "name": str,
+        "arguments": str,
+        "approval_request_id?": str,
+        "output?": str,
+        "error?": dict,
+    },
+    "web_search_call": {"id": str, "type": str, "status": str, "action": dict},
+    "file_search_call": {"id": str, "type": str, "status": str, "queries": list, "results?": list},
 }
 PARTS: dict[str, dict[str, Any]] = {
     "output_text": {"type": str, "text": str, "annotations": list, "logprobs": list},
@@ -115,6 +130,13 @@ EVENTS: dict[str, dict[str, Any]] = {
     "response.function_call_arguments.done": {**_IN_ITEM, "arguments": str},
     "response.custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},
     "response.custom_tool_call_input.done": {**_IN_ITEM, "input": str},
+    "response.mcp_call_arguments.delta": {**_IN_ITEM, "delta": str},
+    "response.mcp_call_arguments.done": {**_IN_ITEM, "arguments": str},
+    **{f"response.{kind}.in_progress": _IN_ITEM for kind in ("mcp_call", "mcp_list_tools")},
+    **{f"response.{kind}.completed": _IN_ITEM for kind in ("mcp_call", "mcp_list_tools")},
+    **{f"response.{kind}.failed": _IN_ITEM for kind in ("mcp_call", "mcp_list_tools")},
+    **{f"response.web_search_call.{word}": _IN_ITEM for word in ("in_progress", "searching", "completed")},
+    **{f"response.file_search_call.{word}": _IN_ITEM for word in ("in_progress", "searching", "completed")},
 }
 
 

@@ -214,7 +214,7 @@ RENDERED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [{"role": "user", "content": "hi"}],
     ),
     "items that chat cannot say": (
-        [user(), {"type": "compaction", "encrypted_content": "x"}, {"type": "web_search_call"}, assistant("A")],
+        [user(), {"type": "compaction", "encrypted_content": "x"}, {"type": "image_generation_call"}, assistant("A")],
         [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "A"}],
     ),
 }

@@ -167,7 +167,7 @@ async def test_the_tool_set_of_a_chain_is_made_once(principal: Principal, monkey
 
     made: list[int] = []
     original = context.ToolSet
-    monkeypatch.setattr(context, "ToolSet", lambda tools: (made.append(len(tools)), original(tools))[1])
+    monkeypatch.setattr(context, "ToolSet", lambda tools, hosted: (made.append(len(tools)), original(tools, hosted))[1])
     chains, previous = Chains(), None
     for turn in range(5):
         given = [*([LITE] if turn == 0 else []), {"role": "user", "content": "!tokens 1"}]
