@@ -17,6 +17,7 @@ from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
 from responses_ws.stores.memory import hot_tier
+from tests.live import McpServer
 
 # On a busy machine any example may be slow.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -79,3 +80,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield f"redis://127.0.0.1:{port}/0"
     server.terminate()
     server.wait()
+
+
+@pytest.fixture(scope="session")
+def mcp_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServer]:
+    with McpServer(directory=tmp_path_factory.mktemp("mcp_server")) as running:
+        yield running

@@ -129,6 +129,22 @@ class ModelServer(Process):
         self.process.wait()
 
 
+class McpServer(Process):
+    """A real MCP server."""
+
+    def __init__(self, *, directory: Path) -> None:
+        super().__init__([sys.executable, "-m", "tests.fakes.mcp_server"], directory=directory)
+
+    def wait_until_ready(self) -> None:
+        port = self.said(r'"port": (\d+)')[1]
+        self.origin = f"http://127.0.0.1:{port}"
+        self.url = f"{self.origin}/mcp"
+
+    def calls(self) -> list[str]:
+        """What has been asked of it: ``listed``, ``called NAME``, in order."""
+        return [line for line in self.output().splitlines() if line == "listed" or line.startswith("called ")]
+
+
 class Server(Process):
     """The demo project, served as in production, on a database below ``directory``.
 
