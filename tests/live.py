@@ -150,7 +150,8 @@ class Server(Process):
 
     ``limits`` override single limits of the app. ``tokens`` is what its scripted engine says it has made. ``engines``
     are more entries of ``ENGINES``, each with a model of its name, which its server calls ``scripted``; ``models`` are
-    more entries of ``MODELS``. Servers with one ``directory`` share a database and nothing else.
+    more entries of ``MODELS``, ``tools`` its hosted tools. Servers with one ``directory`` share a database and nothing
+    else.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class Server(Process):
         limits: dict[str, float] | None = None,
         engines: dict[str, dict[str, Any]] | None = None,
         models: dict[str, dict[str, Any]] | None = None,
+        tools: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         home = directory / name
         self.tokens = TokenLog(home / "tokens.jsonl")
@@ -172,6 +174,7 @@ class Server(Process):
             "DEBUG": "0",
             "ENGINE_URL": engine_url,
             "LIMITS": json.dumps(limits or {}),
+            "TOOLS": json.dumps(tools or {}),
             "TOKEN_LOG": str(self.tokens.path),
             "MORE_ENGINES": json.dumps(engines or {}),
             "MORE_MODELS": json.dumps(models or {}),

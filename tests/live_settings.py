@@ -7,6 +7,7 @@ from project.settings import *  # noqa: F403
 from project.settings import RESPONSES_WS
 
 RESPONSES_WS["LIMITS"] = json.loads(os.environ["LIMITS"])
+RESPONSES_WS["TOOLS"] = json.loads(os.environ.get("TOOLS", "{}"))
 RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_LOG"] = os.environ["TOKEN_LOG"]
 for name, engine in json.loads(os.environ.get("MORE_ENGINES", "{}")).items():
     RESPONSES_WS["ENGINES"][name] = engine

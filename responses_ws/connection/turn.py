@@ -28,6 +28,7 @@ from responses_ws.protocol.sampling import (
 from responses_ws.protocol.steering import Steer, required_inputs
 from responses_ws.protocol.usage import Usage
 
+from .citations import citations
 from .hosted import HostedItems
 from .reasoning import Form, concise, form_of
 
@@ -85,6 +86,8 @@ class Turn:
         """Output items that hold more than the client is sent."""
         self.hosted = HostedItems(self._encode, self._add_item, self._finish_item, new_id)
         """Items of what is run here for the model."""
+        self.sources: dict[str, str] = {}
+        """Titles of the pages that searches of this response have found, by URL: what its texts may cite."""
         self._compaction: tuple[int, Item] | None = None
         """The output index and the item of a compaction that is being made."""
         self._summary: list[str] = []
@@ -159,6 +162,9 @@ class Turn:
             self.started = delta
         elif isinstance(delta, Finished):
             self.finished = delta
+            if delta.reason in ("stop", "tool_calls"):
+                # Some engines do not end their calls one by one; hosted ones are run now.
+                self.hosted.close(frames, "completed")
         elif isinstance(delta, OutputItem):
             self._close_block(frames, "completed")
             self._take_item(delta.item, frames)
@@ -407,8 +413,11 @@ class Turn:
         part = _part(block.kind, text)
         block.parts.append(part)
         if block.kind == "output_text":
-            part["annotations"] = block.annotations
+            part["annotations"] = [*block.annotations, *citations(text, self.sources)]
             part["logprobs"] = block.logprobs
+            for index, annotation in enumerate(part["annotations"]):
+                where = {**block.place, "annotation_index": index}
+                frames.append(self._encode(events.OutputTextAnnotationAdded, annotation=annotation, **where))
             told = without_bytes(block.logprobs)
             frames.append(self._encode(events.OutputTextDone, text=text, logprobs=told, **block.place))
         elif block.kind == "refusal":

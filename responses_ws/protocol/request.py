@@ -52,13 +52,15 @@ class Request(msgspec.Struct, kw_only=True):
     store: bool | None = None
     """True unless false: the response can be found again, from any socket and over HTTP."""
     include: list[str] | None = None
-    """What else to send. ``reasoning.encrypted_content`` means something here; other words are ignored."""
+    """What else to send. ``reasoning.encrypted_content``, ``message.output_text.logprobs``,
+    ``web_search_call.action.sources`` and ``file_search_call.results`` mean something here; other words are ignored."""
     tools: list[Annotated[JsonObject, shape("Tool")]] | None = None
     """Not inherited along a chain."""
     tool_choice: _ToolChoiceWord | Annotated[JsonObject, shape("ToolChoice")] | None = None
     parallel_tool_calls: bool | None = None
     """True unless false."""
     max_tool_calls: _Count | None = None
+    """Calls of hosted tools in the whole response; further ones are not run."""
     max_output_tokens: _Count | None = None
     """Reasoning included. When it is reached, the response is ``incomplete``."""
     reasoning: Annotated[JsonObject, shape("ReasoningConfig")] | None = None

@@ -117,6 +117,15 @@ class OutputTextDone(WithinPart, tag="response.output_text.done"):
     logprobs: TokenLogprobs = ()
 
 
+class OutputTextAnnotationAdded(WithinPart, tag="response.output_text.annotation.added", gc=True):
+    """A note on the text, as of a page that it names and a search of this response has found."""
+
+    annotation_index: int
+    """Its place in the part's ``annotations``."""
+    annotation: JsonObject
+    """Of type ``url_citation``; those of an upstream are as it says them."""
+
+
 class RefusalDelta(WithinPart, tag="response.refusal.delta"):
     """A piece of the text with which the model declines."""
 

@@ -39,7 +39,8 @@ class NamespaceTool(Struct, kw_only=True, tag_field="type", tag="namespace"):
 
 
 class HostedTool(Struct, kw_only=True):
-    """A tool of any other type (``web_search``, ``mcp``, …): accepted and not offered to the model."""
+    """A tool of any other type (``web_search``, ``mcp``, …): run here if it is configured, else accepted and not
+    offered to the model."""
 
     type: Annotated[str, Meta(extra_json_schema={"not": {"enum": ["function", "custom", "namespace"]}})]
 
@@ -86,7 +87,8 @@ class AllowedTools(Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
 
 
 class OtherChoice(Struct, kw_only=True):
-    """A tool that is not offered here: accepted, without effect."""
+    """A hosted tool, by its type; an MCP server by its ``server_label``, too, or one tool of it by ``name``. Without
+    effect where none such is run here."""
 
     type: Annotated[str, Meta(extra_json_schema={"not": {"enum": ["function", "custom", "allowed_tools"]}})]
 

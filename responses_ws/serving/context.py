@@ -542,7 +542,7 @@ def _links_of(asked: Asked, parent: Link | None) -> list[Link]:
 def _behind_outputs(new_items: list[Item], kept: list[Item]) -> list[Item]:
     """Put kept steers in front of the new input, but behind the outputs it begins with: those follow their calls."""
     outputs = 0
-    while outputs < len(new_items) and str(new_items[outputs].get("type")).endswith("_output"):
+    while outputs < len(new_items) and str(new_items[outputs].get("type")).endswith(("_output", "_approval_response")):
         outputs += 1
     return [*new_items[:outputs], *kept, *new_items[outputs:]]
 

@@ -191,11 +191,14 @@ class HostedWork:
             return ToolError(f"No answer within {hosted.seconds:g} s.")
         # Not the exception itself: what it says may hold a key.
         logger.error("Response %s: the tool %s has failed: %s", self._turn.id, hosted.name, type(exc).__name__)
+        logger.debug("Response %s: how", self._turn.id, exc_info=exc)
         return ToolError("Something went wrong with this tool.")
 
     def _finish(self, item_id: str, kind: str, result: Outcome | ToolError, frames: list[str]) -> None:
         failed = isinstance(result, ToolError)
         fields = dict(result.fields)
+        if isinstance(result, Outcome):
+            self._turn.sources |= result.sources
         if kind == "mcp_call" and isinstance(result, Outcome):
             fields["output"] = result.output
         elif kind == "mcp_call" and "error" not in fields:

@@ -19,6 +19,7 @@ from responses_ws.rendering.chat import ChatPrompt
 from .rendering import RenderedChain, RendererContract
 from .safety import ClassifierContract
 from .tokens import TokenContract, collect_tokens, ids_in, token_request
+from .tools import ToolContract
 
 __all__ = [
     "Call",
@@ -30,6 +31,7 @@ __all__ = [
     "ResponsesCommunicator",
     "ScriptedEngine",
     "TokenContract",
+    "ToolContract",
     "chat_request",
     "collect",
     "collect_tokens",

@@ -46,6 +46,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is told. Content like any other to it: never instructions of ours."""
     fields: dict[str, Any] = {}
     """What the item says beyond what it began with."""
+    sources: dict[str, str] = {}
+    """Titles of pages, by URL. Where the model's text names one, it is told as a citation."""
 
 
 class HostedTool(ABC):

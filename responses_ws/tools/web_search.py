@@ -75,7 +75,8 @@ class WebSearch(SearchTool[WebSearchProvider]):
         results = [result for result in found if _is_allowed(result.url, job.tool)][:count]
         if "web_search_call.action.sources" in job.include:
             action["sources"] = [{"type": "url", "url": result.url} for result in results]
-        return Outcome(output=msgspec.json.encode(results).decode(), fields={"action": action})
+        sources = {result.url: result.title for result in results}
+        return Outcome(output=msgspec.json.encode(results).decode(), fields={"action": action}, sources=sources)
 
 
 def _is_allowed(url: str, tool: Mapping[str, Any]) -> bool:

@@ -78,6 +78,7 @@ class OpenPart:
         self.index = event[self.position]
         self.said = ""
         self.logprobs: list[Any] = []
+        self.annotations: list[Any] = []
         self.is_said = False
 
 
@@ -167,6 +168,10 @@ class Grammar:
             assert opened.added["type"] == "compaction"
             assert not opened.is_said, "said twice"
             opened.is_said = True
+        elif kind == "response.output_text.annotation.added":
+            part = self._part(event)[1]
+            assert event["annotation_index"] == len(part.annotations)
+            part.annotations.append(event["annotation"])
         elif kind.split(".")[1] in HOSTED:
             self._hosted(event)
         elif kind in DELTAS:
@@ -287,6 +292,7 @@ class Grammar:
         assert event["type"] == f"{PLACES[part.kind][3]}.done"
         assert event["part"]["type"] == part.kind
         assert event["part"][PARTS[part.kind][0]] == part.said
+        assert event["part"].get("annotations", []) == part.annotations
         item.parts.append(event["part"])
         item.part = None
 

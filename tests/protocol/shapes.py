@@ -117,6 +117,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "response.content_part.done": {**_IN_PART, "part": dict},
     "response.output_text.delta": {**_IN_PART, "delta": str, "logprobs": list},
     "response.output_text.done": {**_IN_PART, "text": str, "logprobs": list},
+    "response.output_text.annotation.added": {**_IN_PART, "annotation_index": int, "annotation": dict},
     "response.refusal.delta": {**_IN_PART, "delta": str},
     "response.refusal.done": {**_IN_PART, "refusal": str},
     "response.reasoning_text.delta": {**_IN_PART, "delta": str},

@@ -14,7 +14,12 @@ PLAIN = frozenset({"items"})
 ALL = frozenset({"items", "images", "files", "custom_tools", "reasoning"})
 PATCH = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "a\n"}
 PATCHED = {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}
-SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}
+SEARCH = {
+    "type": "image_generation_call",
+    "id": "ws_1",
+    "status": "completed",
+    "action": {"type": "search", "query": "x"},
+}
 
 
 def shot(url: str) -> dict[str, Any]:

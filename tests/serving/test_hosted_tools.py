@@ -24,6 +24,7 @@ from responses_ws.testing import ScriptedEngine
 from responses_ws.tools.base import HostedTool, Job, Outcome, Progress, ToolError
 from tests.protocol import grammar
 
+from .bytes_model import BytesEngine, spelled
 from .turns import asked, events_of, response_of
 
 PAGES = [
@@ -174,6 +175,16 @@ async def test_sources_are_told_to_whoever_asks_for_them(principal: Principal) -
 
     sources = [{"type": "url", "url": page["url"]} for page in PAGES]
     assert response["output"][0]["action"]["sources"] == sources
+
+
+async def test_a_page_that_the_text_names_is_cited(principal: Principal) -> None:
+    script(calls(("web_search", {"query": "weather Oslo"})), "Clear, says https://oslo.example/weather.")
+
+    events = legal(await events_of(asked(principal, "Weather?", tools=[WEB], store=False)))
+
+    (citation,) = events[-1]["response"]["output"][1]["content"][0]["annotations"]
+    assert (citation["url"], citation["title"]) == ("https://oslo.example/weather", "Weather in Oslo")
+    assert "output_text.annotation.added" in kinds(events)
 
 
 async def test_a_search_keeps_to_the_allowed_domains(principal: Principal) -> None:
@@ -448,3 +459,21 @@ async def test_one_long_response_waits_for_the_clients_outputs_when_its_tools_ha
     of_kind = [item["type"] for item in events[-1]["response"]["output"]]
     assert of_kind == ["mcp_call", "function_call", "mcp_call", "function_call_output", "message"]
     assert [message["content"] for message in engine.requests[2].prompt.newest_first()][:2] == ["clear", "noted: b"]
+
+
+async def test_a_token_engine_is_sent_what_it_said_and_behind_it_what_its_calls_gave(
+    principal: Principal, settings: Any
+) -> None:
+    settings.RESPONSES_WS = settings.RESPONSES_WS | {"MODELS": {"bytes": {"ENGINE": "bytes"}}}
+    engine = BytesEngine('So<call>notes__note:{ "text": "a"}<call>notes__note:{ "text": "b"}<end>', "Done.<end>")
+    registry.install("bytes", engine)
+
+    response = await response_of(asked(principal, "Note.", model="bytes", tools=[NOTES], store=False))
+
+    assert [item["type"] for item in response["output"]] == ["message", "mcp_call", "mcp_call", "message"]
+    said = 'So<call>notes__note:{ "text": "a"}<call>notes__note:{ "text": "b"}<end>'
+    assert [spelled(prompt) for prompt in engine.prompts] == [
+        "<user>Note.<end><assistant>",
+        # The model's own spaces, and both outputs behind both calls.
+        f"<user>Note.<end><assistant>{said}<tool>noted: a<end><tool>noted: b<end><assistant>",
+    ]

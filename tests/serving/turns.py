@@ -25,6 +25,7 @@ async def events_of(ask: Asked) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     async with aclosing(run_turn(ask)) as runs:
         async for frames in runs:
+            assert frames, "a run of events is never empty"
             events += map(msgspec.json.decode, frames)
     await background.settle()
     return events
