@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, UsageRecord
 from responses_ws.runtime import dbpool
 from responses_ws.testing import ResponsesCommunicator
@@ -27,7 +28,7 @@ TOOL = {
 
 
 @pytest.fixture
-def llama(tmp_path: Path, settings: Any) -> Any:
+async def llama(tmp_path: Path, settings: Any) -> Any:
     with LlamaServer(tmp_path) as server:
         settings.RESPONSES_WS = {
             "ENGINES": {
@@ -41,6 +42,7 @@ def llama(tmp_path: Path, settings: Any) -> Any:
             },
         }
         yield server
+        await registry.aclose_all()
 
 
 async def test_a_turn_of_a_long_loop_costs_what_is_new(llama: LlamaServer, api_key: ApiKey) -> None:
