@@ -37,6 +37,7 @@ class Finding(msgspec.Struct, frozen=True):
     score: float | None = None
     """How sure the classifier is, from 0 to 1, where it says that."""
     spans: tuple[Span, ...] = ()
+    """Where. Without one it is about all that was shown, which then is not shown again as what came before."""
 
 
 class Score(msgspec.Struct, frozen=True):

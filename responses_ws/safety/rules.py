@@ -146,7 +146,7 @@ def _look(ruleset: Ruleset, material: Material) -> Verdict:
         if before and text:
             matches += _across(ruleset, before, text)
         findings += [_finding(match, index, text, material.side) for match in matches]
-        before = (before + text)[-Rules.carries :]
+        before = (before + text[-Rules.carries :])[-Rules.carries :]
     return Verdict(findings) if findings else CLEAN
 
 

@@ -130,6 +130,9 @@ class OutputFilter:
         limit = len(text) if is_end else max(0, len(text) - self._holds_back)
         self._release(pending, self._boundary(pending, spans, limit), spans, leaving)
         pending.seen = len(pending.text)
+        if any(not finding.spans for finding in findings):
+            # Found in all of it: what follows is not to be judged by this.
+            self.before = ""
 
     @staticmethod
     def _boundary(pending: "_Pending", spans: list[tuple[int, int]], limit: int) -> int:

@@ -3,14 +3,13 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from responses_ws.conf import app_settings
 from responses_ws.connection.chain import Link
-from responses_ws.connection.log import SharedLog
 from responses_ws.engines.base import EngineError
 from responses_ws.protocol.errors import ApiError, InvalidRequest, Overloaded
 from responses_ws.protocol.items import Item
@@ -23,24 +22,14 @@ from responses_ws.safety.registry import Seat, classifiers
 from responses_ws.safety.stream import OutputFilter
 
 from .admission import Principal
+from .carried import Carried, derived, is_carried, tail
 from .flags import Raised, excerpt_of, raise_flags
 from .mailbox import Mailbox
 from .sampling import Sign, Word
 
 logger = logging.getLogger(__name__)
 
-ITEMS_DERIVED_FROM = 64
-"""How far back what classifiers carry is looked for, where a chain is read back from what was stored of it."""
 _STRICTNESS = ("flag", "redact", "refuse")
-
-
-class Carried(msgspec.Struct, frozen=True):
-    """What travels along a chain: by the name of each classifier, no more than that declares."""
-
-    inputs: Mapping[str, str] = {}
-    outputs: Mapping[str, str] = {}
-    instructions: bytes = b""
-    """Digest of the last ones in which nothing was found: they need no second look."""
 
 
 class Screening:
@@ -60,7 +49,6 @@ class Screening:
         moderation: ModerationConfig | None = None,
         may_quote: bool = False,
     ) -> None:
-        carried = carried or Carried()
         self.refusal: str | None = None
         """What to say in the place of an answer; None where one may be given."""
         self.has_forgotten = False
@@ -70,12 +58,18 @@ class Screening:
         self._moderation = moderation
         self._may_quote = may_quote
         self._readers = [seat for seat in seats if seat.classifier.reads_input]
+        self._given = carried
+        carried = carried or Carried()
         self._inputs = dict(carried.inputs)
+        self._inputs_before: dict[str, str] = {}
+        """As they were before what was admitted last."""
         self._outputs = carried.outputs
         self._instructions = carried.instructions
         self._filters = {seat.name: self._filter(seat) for seat in seats if seat.classifier.reads_output}
         self._waiting: list[tuple[Seat, list[Passage], str]] = []
         """Looks that are still to be taken: by whom, at what, and what came before that."""
+        self._failure: ApiError | None = None
+        """A look that had to be taken could not be."""
         self._task: asyncio.Task[None] | None = None
         self._is_looking = False
         self._scores: dict[Side, Score] = {}
@@ -102,6 +96,7 @@ class Screening:
         digest = hashlib.blake2b(msgspec.json.encode(instructions), digest_size=16).digest() if instructions else b""
         front = [] if digest == self._instructions else _front(instructions)
         self._instructions = digest or self._instructions
+        self._inputs_before = dict(self._inputs)
         places, passages = passages_of([*front, *items])
         changed: dict[int, str] = {}
         for seat in self._readers:
@@ -110,6 +105,7 @@ class Screening:
                 self._waiting.append((seat, passages, before))
                 continue
             findings = self._noted(seat, "input", passages, await self._judge(seat, "input", passages, before))
+            self._raise_failure()
             changed |= _redactions(passages, findings)
             passages = [
                 Passage(changed[index], passage.source) if index in changed else passage
@@ -129,21 +125,33 @@ class Screening:
     ) -> tuple[list[Item], str | list[Item] | None]:
         """What is left of an input that was refused: nobody will read it again, the model in later turns included."""
         self._waiting.clear()
+        self._inputs = self._inputs_before
         self.has_forgotten = True
         return blanked(items), REMOVED if instructions else instructions
 
     def begin(self, mailbox: Mailbox[Word]) -> None:
-        """Let those look who change nothing; the mailbox is told when they have. The turn goes on meanwhile."""
+        """Let those look who change nothing; the mailbox is told when they have, or one refuses. The turn goes on
+        meanwhile."""
         if self._waiting:
             self._is_looking = True
             self._task = asyncio.get_running_loop().create_task(self._look_and_tell(mailbox))
 
     async def finish(self) -> None:
-        """The same, waiting for them, where there is no engine to look beside. Raises Overloaded."""
+        """The same, waiting for all of them, where there is no engine to look beside. Raises Overloaded."""
+        await self._look_all(None)
+
+    async def _look_all(self, mailbox: Mailbox[Word] | None) -> None:
         waiting, self._waiting = self._waiting, []
-        looks = (self._judge(seat, "input", passages, before) for seat, passages, before in waiting)
-        for (seat, passages, _before), verdict in zip(waiting, await asyncio.gather(*looks), strict=True):
-            self._noted(seat, "input", passages, verdict, is_late=True)
+        await asyncio.gather(*(self._look(seat, passages, before, mailbox) for seat, passages, before in waiting))
+        if self.refusal is None:
+            self._raise_failure()
+
+    async def _look(self, seat: Seat, passages: Sequence[Passage], before: str, mailbox: Mailbox[Word] | None) -> None:
+        verdict = await self._judge(seat, "input", passages, before)
+        self._noted(seat, "input", passages, verdict, is_late=True)
+        if self.refusal is not None and mailbox is not None:
+            # Whatever the others would say.
+            mailbox.put(Sign.SCREENED)
 
     async def summary(self, text: str) -> str | None:
         """A summary, as the model may see it from now on; None where it must not be used. Raises Overloaded."""
@@ -199,8 +207,10 @@ class Screening:
         if self._task is not None:
             self._task.cancel()
 
-    def carried(self) -> Carried:
+    def carried(self) -> Carried | None:
         """What the next turn of the chain is to know."""
+        if not self._readers and not self._filters:
+            return self._given
         is_clean = not any(side == "input" for side, _name, _category in self._strictest)
         outputs = {name: one.before for name, one in self._filters.items()}
         return Carried(self._inputs, {**self._outputs, **outputs}, self._instructions if is_clean else b"")
@@ -223,7 +233,7 @@ class Screening:
         before = self._inputs.get(seat.name, "")
         carries = seat.classifier.carries
         if carries:
-            self._inputs[seat.name] = (before + "".join(passage.text for passage in passages))[-carries:]
+            self._inputs[seat.name] = tail([before, *(passage.text for passage in passages)], carries)
         return before
 
     def _filter(self, seat: Seat) -> OutputFilter:
@@ -244,7 +254,7 @@ class Screening:
     async def _look_and_tell(self, mailbox: Mailbox[Word]) -> None:
         word: Word = Sign.SCREENED
         try:
-            await self.finish()
+            await self._look_all(mailbox)
         except ApiError as exc:
             word = exc
         self._is_looking = False
@@ -264,14 +274,10 @@ class Screening:
     def _noted(
         self, seat: Seat, side: Side, passages: Sequence[Passage], verdict: Verdict | None, *, is_late: bool = False
     ) -> list[Finding]:
-        """What is to be done, and a flag for everything that is new. ``is_late``: the model may have seen it.
-
-        Raises:
-            Overloaded: there is no verdict on input, and nothing may pass without.
-        """
+        """What is to be done, and a flag for everything that is new. ``is_late``: the model may have seen it."""
         if verdict is None:
             if side == "input" and seat.fails_closed:
-                raise Overloaded("The input could not be checked. Please try again later.")
+                self._failure = Overloaded("The input could not be checked. Please try again later.")
             return []
         findings = list(verdict.findings)
         asked = self._moderation
@@ -289,10 +295,18 @@ class Screening:
             ]
         if side == "input" and any(finding.action == "refuse" for finding in findings):
             self.refusal = app_settings.SAFETY_REFUSAL
+        if side == "input" and any(not finding.spans for finding in findings):
+            # Found in all of it: the next turn is not to be judged by this one.
+            self._inputs[seat.name] = ""
         for finding in findings:
             self._note(seat.name, side, passages, finding)
         self._tell()
         return findings
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _note(self, name: str, side: Side, passages: Sequence[Passage], finding: Finding) -> None:
         category = finding.category[:100]
@@ -325,7 +339,9 @@ def open_screening(principal: Principal, request: Request, parent: Link | None) 
             code="unsupported_value",
             param="moderation.model",
         )
-    carried = None if parent is None or not seats else parent.safety or derived(parent.items, seats)
+    carried: Carried | None = None if parent is None else parent.safety
+    if parent is not None and not all(is_carried(seat, carried) for seat in seats):
+        carried = derived(parent.items, seats)
     return Screening(seats, principal, model=model, carried=carried, moderation=asked, may_quote=request.is_stored)
 
 
@@ -354,22 +370,6 @@ async def screened(principal: Principal, items: list[Item], *, added_to: str) ->
     if screening.refusal is not None:
         raise InvalidRequest(screening.refusal, code="content_policy_violation", param="items")
     return items
-
-
-def derived(items: SharedLog[Item], seats: Sequence[Seat]) -> Carried:
-    """What the classifiers would carry, from the end of a chain's items. Costs no more for a longer chain."""
-    most = max((seat.classifier.carries for seat in seats), default=0)
-    said = {"input": "", "output": ""}
-    for item in reversed(items.since(max(0, len(items) - ITEMS_DERIVED_FROM))):
-        is_made = item.get("role") == "assistant" or str(item.get("type")).endswith("_call")
-        side = "output" if is_made else "input"
-        if len(said[side]) < most:
-            said[side] = "".join(passage.text for passage in passages_of([item])[1]) + said[side]
-    tails = {
-        side: {seat.name: text[-seat.classifier.carries :] for seat in seats if seat.classifier.carries}
-        for side, text in said.items()
-    }
-    return Carried(tails["input"], tails["output"])
 
 
 def _front(instructions: str | list[Item] | None) -> list[Item]:

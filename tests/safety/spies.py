@@ -20,6 +20,7 @@ class Spy(Classifier):
         reads_input: bool = True,
         reads_output: bool = False,
         holds_back: int = 0,
+        says_where: bool = True,
     ) -> None:
         super().__init__(name, {})
         self.words = dict(words or {})
@@ -32,6 +33,7 @@ class Spy(Classifier):
         self._reads_input = reads_input
         self._reads_output = reads_output
         self._holds_back = holds_back
+        self._says_where = says_where
 
     @property
     def redacts(self) -> bool:
@@ -67,7 +69,8 @@ class Spy(Classifier):
                 while at >= 0:
                     start, end = at - len(before), at - len(before) + len(word)
                     if end > 0:
-                        yield Finding(word, action, spans=(Span(index, max(start, 0), end),))
+                        spans = (Span(index, max(start, 0), end),) if self._says_where else ()
+                        yield Finding(word, action, spans=spans)
                     at = text.find(word, at + 1)
             before = (before + passage.text)[-self.carries :]
 

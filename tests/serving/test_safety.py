@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.test import override_settings
 
 from responses_ws.connection.chain import Chains
 from responses_ws.engines.registry import registry
@@ -210,6 +211,61 @@ async def test_the_second_half_of_a_redacted_secret_is_redacted(principal: Princ
     await response_of(asked(principal, "cdef, see?", previous_response_id=first["id"]))
 
     assert "[redacted], see?" in shown_to(engine)
+
+
+async def test_a_refusal_waits_for_no_other_classifier(principal: Principal) -> None:
+    seat(Spy(name="slow"), SECONDS=60).gate = asyncio.Event()
+    seat(Spy({"bomb": "refuse"}))
+
+    async with asyncio.timeout(10):
+        response = await response_of(asked(principal, "bomb", store=False))
+
+    assert text_of(response) == REFUSAL
+
+
+async def test_who_is_refused_is_refused_whoever_else_is_down(principal: Principal) -> None:
+    seat(Spy(name="down"), FAIL="closed").is_down = True
+    spy = seat(Spy({"bomb": "refuse"}))
+    spy.gate = asyncio.Event()
+
+    turn = asyncio.create_task(response_of(asked(principal, "bomb", store=False)))
+    await spy.began.wait()
+    spy.gate.set()
+
+    assert text_of(await turn) == REFUSAL
+
+
+async def test_the_next_turn_is_not_judged_by_what_was_refused(principal: Principal) -> None:
+    spy = seat(Spy({"bomb": "refuse"}))
+    first = await response_of(asked(principal, "hello"))
+    refused = await response_of(asked(principal, "bomb", previous_response_id=first["id"]))
+
+    await response_of(asked(principal, "sorry", previous_response_id=refused["id"]))
+
+    assert [material.before for material in spy.seen] == ["", "hello", "hello"]
+
+
+async def test_the_next_turn_is_not_judged_by_what_was_found_somewhere_in_the_last(principal: Principal) -> None:
+    spy = seat(Spy({"bomb": "flag"}, says_where=False, reads_output=True))
+    first = await response_of(asked(principal, "bomb"))
+
+    await response_of(asked(principal, "hello", previous_response_id=first["id"]))
+
+    assert [material.before for material in spy.seen if material.side == "input"] == ["", ""]
+
+
+async def test_a_chain_that_was_another_model_s_is_carried_on_with(principal: Principal) -> None:
+    """The turn with the other model is not looked at; the next one is, with what came before it."""
+    models = {"scripted": {"ENGINE": "scripted"}, "small": {"ENGINE": "scripted"}}
+    engines = {"scripted": {"ENGINE": "responses_ws.engines.scripted.Scripted"}}
+    with override_settings(RESPONSES_WS={"ENGINES": engines, "MODELS": models}):
+        spy = seat(Spy({"sk-abcdef": "flag"}), MODELS=["scripted"])
+        first = await response_of(asked(principal, "sk-ab", model="small"))
+
+        await response_of(asked(principal, "cdef", previous_response_id=first["id"]))
+
+    assert spy.texts == ["cdef"]
+    assert await flags() == [("input", "spy", "sk-abcdef", "flag")]
 
 
 async def test_forks_carry_what_came_before_them_only(principal: Principal) -> None:
