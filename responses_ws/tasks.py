@@ -7,7 +7,7 @@ delivering it three times, changes nothing.
 from celery import shared_task
 
 from responses_ws.billing import ledger
-from responses_ws.stores import rows
+from responses_ws.stores import pruning
 
 
 @shared_task(name="responses_ws.bill_batch", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
@@ -24,5 +24,5 @@ def reap() -> None:
 
 @shared_task(name="responses_ws.prune", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
 def prune() -> None:
-    """Delete event logs and idempotency keys that nobody can use any more."""
-    rows.prune()
+    """Delete what nobody can use any more: expired responses with their content, and so on."""
+    pruning.prune()

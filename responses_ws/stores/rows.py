@@ -1,7 +1,7 @@
 """Chains as rows: written by the group writer's thread, read by the pool's threads. Plain ORM and SQL, no loop."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,13 +10,10 @@ import msgspec
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from responses_ws.conf import app_settings
 from responses_ws.models import (
     Chain,
-    ControlMessage,
     Conversation,
     Flag,
-    IdempotencyKey,
     ResponseEvent,
     StoredItem,
     StoredResponse,
@@ -196,15 +193,6 @@ def request_cancel(project_id: int, response_id: str) -> None:
 def unwanted(response_ids: Collection[str]) -> set[str]:
     """Those of these running responses that have been cancelled or deleted."""
     return set(StoredResponse.objects.unwanted(response_ids).values_list("id", flat=True))
-
-
-def prune() -> int:
-    """Delete what nobody can see any more and nothing else deletes. Returns how many rows."""
-    Flag.objects.forget_before(timezone.now() - timedelta(days=app_settings.STORE_DAYS))
-    events, _ = ResponseEvent.objects.filter(response__in=StoredResponse.objects.gone()).delete()
-    keys, _ = IdempotencyKey.objects.expired().delete()
-    messages, _ = ControlMessage.objects.outdated().delete()
-    return events + keys + messages
 
 
 def find_items(project_id: int, item_ids: set[str]) -> dict[str, Item]:

@@ -15,6 +15,7 @@ from responses_ws.protocol.response import response_object
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import events, rows
 from responses_ws.stores.events import DatabaseLog, EventLog, MemoryLog
+from responses_ws.stores.pruning import prune
 
 
 def frame(number: int, kind: str = "response.output_text.delta") -> str:
@@ -186,9 +187,9 @@ async def test_a_long_log_is_read_in_pages(project: Project, stored: dict[str, A
 def test_what_has_expired_is_pruned(project: Project, stored: dict[str, Any]) -> None:
     with transaction.atomic():
         events.insert_events(project.pk, ID, 0, FRAMES)
-    assert rows.prune() == 0
+    assert prune() == {}
 
     StoredResponse.objects.update(expires_at=timezone.now())
 
-    assert rows.prune() == len(FRAMES)
+    assert prune()["events"] == len(FRAMES)
     assert not ResponseEvent.objects.exists()

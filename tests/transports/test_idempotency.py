@@ -16,7 +16,7 @@ from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import background
 from responses_ws.serving import background as jobs
 from responses_ws.serving.admission import Principal
-from responses_ws.stores import rows
+from responses_ws.stores.pruning import prune
 from responses_ws.transports.sse import answer_once
 from tests.protocol import grammar
 
@@ -197,11 +197,11 @@ async def test_a_key_is_good_for_a_day(client: AsyncClient) -> None:
 
 async def test_expired_keys_are_pruned(client: AsyncClient) -> None:
     await post(client)
-    assert await sync_to_async(rows.prune)() == 0
+    assert await sync_to_async(prune)() == {}
 
     await IdempotencyKey.objects.aupdate(created_at=timezone.now() - timedelta(hours=24))
 
-    assert await sync_to_async(rows.prune)() == 1
+    assert await sync_to_async(prune)() == {"idempotency keys": 1}
 
 
 async def test_keys_of_other_api_keys_have_nothing_to_do_with_it(client: AsyncClient, project: Project) -> None:
