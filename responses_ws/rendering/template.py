@@ -143,12 +143,7 @@ class TemplateRenderer(Renderer):
         return opening_for(FAMILIES[self.family], self.tokenizer, ask, behind=behind or "")
 
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
-        spans = log.spans
-        messages_end = _without_openings(spans, len(spans))
-        # The template's opening of the answer, then what was said in the model's stead.
-        start = spans[messages_end - 1].end if messages_end else 0
-        behind = spans[messages_end].end if messages_end < len(spans) else start
-        tail, opening = log.since(start)[: behind - start], log.since(behind)
+        tail, opening = log.openings()
         return build_parser(
             self.family,
             tokenizer=self.tokenizer.raw,

@@ -60,6 +60,21 @@ class TokenLog:
         view.spans = self.spans.until(spans)
         return view
 
+    def unopened(self) -> "TokenLog":
+        """The log without the opening of an answer at its end."""
+        kept = len(self.spans)
+        while kept and self.spans[kept - 1].kind == "opening":
+            kept -= 1
+        return self.until(kept)
+
+    def openings(self) -> tuple["array[int]", "array[int]"]:
+        """Ids of that opening: what the template writes, and behind it what is said in the model's stead."""
+        rest = self.unopened()
+        opened = self.spans.since(len(rest.spans))
+        length = opened[0].end - len(rest) if opened else 0
+        ids = self.since(len(rest))
+        return ids[:length], ids[length:]
+
     def __len__(self) -> int:
         return self.spans.last.end if len(self.spans) else 0
 

@@ -14,7 +14,7 @@ TEMPLATE_RENDERER = "responses_ws.rendering.template.TemplateRenderer"
 _BESIDE = frozenset({".json", ".jinja"})
 """Files that may belong to one that an option names."""
 _MOST_BYTES_BESIDE = 64 << 20
-_EXTRAS = {"tokenizers": "tokens", "jinja2": "tokens", "openai_harmony": "harmony"}
+_EXTRAS = {"tokenizers": "tokens", "jinja2": "tokens", "openai_harmony": "harmony", "renderers": "renderers"}
 """Which of our extras brings a package."""
 
 _loaded: dict[str, Renderer] = {}

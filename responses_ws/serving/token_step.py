@@ -125,7 +125,7 @@ class TokenStep:
         if self._request is None or self._rendered is None:
             return prompt
         if not is_as_sampled:
-            return prompt.with_tokens(self._unopened(self._rendered))
+            return prompt.with_tokens(self._rendered.unopened())
         ids = self._ids[: self._heard]
         if self._has_finished and self._closing:
             if ids and ids[-1] in self._request.stop_ids:
@@ -138,7 +138,7 @@ class TokenStep:
 
     def log_without_answer(self, prompt: ChatPrompt) -> ChatPrompt:
         """``prompt`` with the ids that stand for it, after a step that has sampled nothing."""
-        return prompt if self._rendered is None else prompt.with_tokens(self._unopened(self._rendered))
+        return prompt if self._rendered is None else prompt.with_tokens(self._rendered.unopened())
 
     def _most_tokens(self, length: int) -> int | None:
         wanted = self._asked.max_output_tokens
@@ -150,13 +150,6 @@ class TokenStep:
                 "context_length", f"{length} tokens of input leave no room in a context of {self._context_tokens}"
             )
         return room if wanted is None else min(wanted, room)
-
-    @staticmethod
-    def _unopened(log: TokenLog) -> TokenLog:
-        spans = len(log.spans)
-        while spans and log.until(spans).spans.last.kind == "opening":
-            spans -= 1
-        return log.until(spans)
 
     def _begin(self, request: TokenRequest) -> OutputParser:
         self._ids.clear()
