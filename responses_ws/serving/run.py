@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.connection.chain import CONTINUABLE, Link
+from responses_ws.connection.chain import Link
 from responses_ws.connection.commands import Append
 from responses_ws.connection.guard import Guard
 from responses_ws.connection.turn import CANCELLED, Turn
@@ -28,7 +28,7 @@ from responses_ws.protocol.errors import (
 from responses_ws.protocol.items import Item, calls_left_open, check_media_sizes, input_items, listed, require_outputs
 from responses_ws.protocol.request import JsonObject
 from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
-from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
+from responses_ws.protocol.steering import Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.formats import check_answer
@@ -37,7 +37,6 @@ from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import rows
 from responses_ws.stores.base import Place
-from responses_ws.stores.memory import hot_tier
 
 from .admission import admit
 from .calls import EngineCall, ask
@@ -48,6 +47,8 @@ from .mailbox import Mailbox
 from .recording import Record, Stored
 from .sampling import Errand, SamplingStep, Sign, Word
 from .sealed import seal_context, seal_reasoning
+from .settling import settle, to_store
+from .steers import Steers
 from .token_step import TokenStep
 
 logger = logging.getLogger(__name__)
@@ -64,8 +65,6 @@ class Run:
 
     def __init__(self, context: Context, mailbox: Mailbox[Word]) -> None:
         self.asked = context.asked
-        self.steers: list[Steer] = []
-        """Accepted, and not yet part of any response."""
         self._context = context
         self._screening = context.screening
         self._mailbox = mailbox
@@ -78,6 +77,7 @@ class Run:
             stream_id=self.asked.stream_id,
             shows_raw_reasoning=app_settings.RAW_REASONING,
         )
+        self.steers = Steers(self.asked, self._turn)
         self._screening.belongs_to(self._turn.id)
         # With a prompt template they may be messages, too.
         self._turn.response["instructions"] = context.instructions
@@ -269,7 +269,7 @@ class Run:
             if not failure:
                 raise error from exc
             self._tell_end()
-            yield [failure, *self.return_steers(error)]
+            yield [failure, *self.steers.give_back(error)]
         finally:
             screening.stop()
 
@@ -299,17 +299,10 @@ class Run:
 
     def successor(self) -> Asked:
         """What continues a steered response: its own settings, the steers as input."""
-        items = [item for steer in self.steers for item in self._steer_items(steer)]
         request = msgspec.structs.replace(
-            self.asked.request, input=items, previous_response_id=self._turn.id, generate=None
+            self.asked.request, input=self.steers.items(), previous_response_id=self._turn.id, generate=None
         )
         return msgspec.structs.replace(self.asked, request=request, response_id=None, received_at=time.perf_counter())
-
-    def return_steers(self, error: ApiError) -> list[str]:
-        """Steers for which there will be no successor."""
-        failed = steer_error("successor_creation_failed", error.message)
-        steers, self.steers = self.steers, []
-        return [self._turn.refuse_steer(steer, failed) for steer in steers]
 
     def _start(self) -> None:
         """Call the engine: for an answer, or first for a summary of what has become too long."""
@@ -420,7 +413,7 @@ class Run:
                 if isinstance(word, Errand):
                     frames = work.hear(await work.screened(word, self._screening))
                 elif isinstance(word, Steer):
-                    frames = self._take_steer(word)
+                    frames = self.steers.take(word)
                 elif isinstance(word, Append):
                     frames = self._refuse_append(InvalidRequest("This response waits for nothing.", param="input"))
                 elif word is Sign.CANCELLED:
@@ -484,7 +477,7 @@ class Run:
             elif isinstance(word, Exception):
                 raise word
             elif isinstance(word, Steer):
-                frames = self._take_steer(word)
+                frames = self.steers.take(word)
             elif isinstance(word, Append):
                 frames = self._refuse_append(InvalidRequest("This response waits for nothing.", param="input"))
             elif word is Sign.CANCELLED:
@@ -567,30 +560,8 @@ class Run:
         self._tell_end()
         frames = [self._turn.end()]
         if self.steers and link.open_calls:
-            calls = self._open_items()
-            frames += [self._turn.keep_steer(steer, calls) for steer in self.steers]
-            link.kept_input += [item for steer in self.steers for item in self._steer_items(steer)]
-            self.steers = []
+            frames += self.steers.keep(link, self._open_items())
         return frames
-
-    def _take_steer(self, steer: Steer) -> list[str]:
-        """Accept a steer, or say why not."""
-        if self.asked.hold is not None:
-            error = steer_error("steering_not_supported", "A response on a conversation cannot be steered.")
-            return [self._turn.refuse_steer(steer, error)]
-        if self.asked.request.is_warmup or len(self.steers) >= MAX_PENDING:
-            error = steer_error("too_many_pending_steers", f"At most {MAX_PENDING} steers may wait.")
-            return [self._turn.refuse_steer(steer, error)]
-        try:
-            self._steer_items(steer)
-        except ApiError as invalid:
-            return [self._turn.refuse_steer(steer, steer_error("invalid_input", invalid.message))]
-        steer = msgspec.structs.replace(steer, id=new_id("steer"))
-        self.steers.append(steer)
-        return [self._turn.accept_steer(steer)]
-
-    def _steer_items(self, steer: Steer) -> list[Item]:
-        return steer.items(new_id, max_items=app_settings.limits.max_items)
 
     @property
     def _has_called(self) -> bool:
@@ -702,45 +673,8 @@ class Run:
         )
 
     async def _settle(self, usage: Usage) -> Link:
-        """Make a closed turn durable and put its state where a continuation looks: before the terminal event."""
-        context, asked, response = self._context, self.asked, self._turn.response
-        hold, output = asked.hold, self._turn.kept_output
-        if asked.request.moderation is not None:
-            response["moderation"] = self._screening.moderation()
-        if hold is not None and self._turn.status not in CONTINUABLE:
-            await hold.release()
-            hold = None
-        stored = self._stored(output) if asked.request.is_stored else None
-        place = await self._record.close(
-            status=self._turn.status,
-            usage=usage,
-            reason="cancel_requested" if self._turn.status == CANCELLED else self._turn.incomplete_reason,
-            stored=stored,
-            appending=None if hold is None else hold.appending(context.new_items + output),
-        )
         said = partial(self._said, self._turn.finished)
-        link = context.link(response, output[len(context.items) - context.input_end :], place, said)
-        if hold is not None:
-            hold.appended(link, len(context.new_items) + len(output))
-        # Before the terminal event: a fast client continues in the same millisecond.
-        if asked.chains is not None:
-            asked.chains.put(asked.stream_id, link)
-        if stored is not None and stored.can_be_continued:
-            # A copy: steers that are kept for the next create live on this connection only.
-            hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
-        return link
+        return await settle(self._context, self._turn, self._record, usage, said=said, begun=self._place)
 
     def _stored(self, output: list[Item]) -> Stored:
-        """The response as it is, with this output, to be kept: behind what is stored of its context already.
-
-        Where nothing is, its context is written whole, once.
-        """
-        place = self._context.parent.place if self._context.parent is not None else None
-        items = self._input_from(place.end if place is not None else 0) + output
-        # A conversation outlives what was stored of it with a response.
-        rewrite = None if self.asked.hold is None else lambda: self._input_from(0) + output
-        return Stored(self._turn.response, place, items, self._context.input_end, self._place, rewrite)
-
-    def _input_from(self, start: int) -> list[Item]:
-        """The context that the response was made from, from position ``start`` on."""
-        return self._context.items.since(start)[: self._context.input_end - start]
+        return to_store(self._context, self._turn, output, begun=self._place)

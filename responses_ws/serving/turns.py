@@ -47,7 +47,7 @@ async def run_turn(asked: Asked) -> Frames:
                 try:
                     run = Run(await open_context(run.successor()), mailbox)
                 except ApiError as error:
-                    yield run.return_steers(error)
+                    yield run.steers.give_back(error)
                     break
                 asked = run.asked
             unheard = [unheard_steer(word, has_ended=True) for word in mailbox.drain() if isinstance(word, Steer)]
