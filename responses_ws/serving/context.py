@@ -331,7 +331,10 @@ class Context(Gathered, kw_only=True):
         """What the model has said itself, which may be known in token ids, and then what its hosted calls gave."""
         opened = opened_context(items, project_id=self.asked.principal.project_id)
         own, given = parted(opened, only_ours="hosted_tools" in self.prompt.takes)
-        prompt = said(self.prompt.extended(own))
+        prompt = self.prompt.extended(own)
+        if own == opened or "items" not in prompt.takes:
+            # An upstream knows a call that was run here by another id: it is told all of it again.
+            prompt = said(prompt)
         return prompt.extended(given) if given else prompt
 
     def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = _as_it_is) -> Link:

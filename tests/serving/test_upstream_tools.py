@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from responses_ws.serving.admission import Principal
 from tests.described import check_event
 from tests.fakes.responses_server import Answer, ResponsesServer, words
 
-from .turns import asked, events_of
+from .turns import asked, events_of, response_of
 
 SEARCH = {"type": "web_search", "search_context_size": "low"}
 A = {"type": "function", "name": "a", "parameters": {"type": "object", "properties": {}}}
@@ -105,3 +106,45 @@ async def test_a_hosted_tool_alone(principal: Principal, server: ResponsesServer
     await events_of(asked(principal, "Look.", tools=[SEARCH], tool_choice="required", store=False))
 
     assert (server.requests[0]["tools"], server.requests[0]["tool_choice"]) == ([SEARCH], "required")
+
+
+async def test_an_upstream_is_told_again_what_was_run_here_for_it(
+    principal: Principal, settings: Any, tmp_path: Path
+) -> None:
+    pages = tmp_path / "pages.jsonl"
+    pages.write_text(json.dumps({"url": "https://oslo.example", "title": "Oslo", "text": "It is cold in Oslo."}))
+    web = {
+        "TOOL": "responses_ws.tools.web_search.WebSearch",
+        "PROVIDER": "responses_ws.tools.web_search.PagesInFile",
+        "PATH": str(pages),
+    }
+    models = {"scripted": {"ENGINE": "scripted"}}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "MODELS": models, "TOOLS": {"web": web}}
+    created, _delta, completed = words("", "up_1")
+    called = {
+        "type": "function_call",
+        "call_id": "call_up",
+        "name": "web_search",
+        "arguments": '{"query": "Oslo"}',
+        "status": "completed",
+    }
+    call = {"type": "response.output_item.done", "output_index": 0, "item": called}
+    chains = Chains()
+    async with ResponsesServer() as server:
+        engine = Responses("scripted", {"BASE_URL": server.url, "STORE": True})
+        registry.install("scripted", engine)
+        server.answers = [Answer(events=[created, call, completed])]
+        first = await response_of(asked(principal, "Look.", tools=[SEARCH], store=False, chains=chains))
+        again = {"previous_response_id": first["id"], "tools": [SEARCH], "store": False, "chains": chains}
+        await response_of(asked(principal, "And now?", **again))
+        await engine.aclose()
+
+    assert [item["type"] for item in first["output"]] == ["web_search_call", "message"]
+    _, found, more = server.requests
+    # Here the call has another id than there: what it gave would answer nothing that the upstream knows.
+    assert found.get("previous_response_id") is None
+    _, call_item, output = found["input"]
+    assert (call_item["type"], output["type"]) == ("function_call", "function_call_output")
+    assert call_item["call_id"] == output["call_id"] != "call_up"
+    assert "cold in Oslo" in output["output"]
+    assert (more["previous_response_id"], len(more["input"])) == ("up_2", 1)
