@@ -1,5 +1,7 @@
 """The context of a turn: the parent found, the new input checked, the prompt extended."""
 
+import hashlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
@@ -94,6 +96,14 @@ class Asked(msgspec.Struct, kw_only=True):
             self.chains.evict_failed(self.stream_id, self.previous_response_id)
 
 
+_PROCESS = secrets.token_bytes(16)
+
+
+def _chain_name(identity: int) -> str:
+    """What engines are told instead: an identity is an address in memory, and others have the same."""
+    return hashlib.blake2b(identity.to_bytes(8, "big"), key=_PROCESS, digest_size=12).hexdigest()
+
+
 _SHORT_BYTES = 8192  # about 2,000 tokens: a good summary of something longer is as long
 
 
@@ -186,7 +196,7 @@ class Context(Gathered, kw_only=True):
             reasoning_summary=request.reasoning_summary,
             verbosity=text.get("verbosity") if can.verbosity else None,
             top_logprobs=(request.top_logprobs or 0) if can.logprobs and request.wants_logprobs else None,
-            affinity=f"{project_id}:{self.items.identity}",
+            affinity=f"{project_id}:{_chain_name(self.items.identity)}",
             isolation=str(self.asked.principal.organization_id),
             prompt_cache_key=f"{project_id}:{request.prompt_cache_key}" if request.prompt_cache_key else None,
         )

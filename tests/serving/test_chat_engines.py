@@ -1,6 +1,7 @@
 """The same promises through a chat engine, to a server that does not keep them by itself."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -117,3 +118,15 @@ async def test_a_server_that_can_do_everything_is_told_everything(principal: Pri
     assert body["messages"][0]["content"] == [{"type": "image_url", "image_url": {"url": PNG, "detail": "low"}}]
     (part,) = response["output"][0]["content"]
     assert "".join(one["token"] for one in part["logprobs"]) == part["text"]
+
+
+async def test_a_chain_has_one_name_and_a_fork_another(principal: Principal, connect: Connect) -> None:
+    server = connect(AFFINITY_FIELD="prompt_cache_key")
+    first = await response_of(asked(principal, "one"))
+    await response_of(asked(principal, "two", previous_response_id=first["id"]))
+    await response_of(asked(principal, "other", previous_response_id=first["id"]))
+
+    names = [request["prompt_cache_key"] for request in server.requests]
+    assert names[0] == names[1] != names[2]
+    # Nothing that tells where in our memory it is.
+    assert all(re.fullmatch(rf"{principal.project_id}:[0-9a-f]{{24}}", name) for name in names)
