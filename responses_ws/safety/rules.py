@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +23,6 @@ SECONDS_FRESH = 5.0
 SECONDS_TO_RELOAD = 0.25
 # About 0.2 ms of looking. Beyond, a thread looks while the loop goes on.
 CHARACTERS_INLINE = 64 * 1024
-PROJECTS_KEPT = 1000
 # Of a match that is still growing and is to be redacted: beyond, its end could not be told from innocent text.
 GROWING_CHARACTERS = 192
 
@@ -52,89 +51,96 @@ class Rules(Classifier):
             raise ValueError(str(exc)) from exc
         if re2 is None:
             raise ValueError(MISSING)
-        self._rules: Sequence[Rule] | None = None
-        self._rulesets: dict[tuple[int, Side], Ruleset] = {}
+        self._rules: _Loaded | None = None
         self._fresh_until = 0.0
         self._changes = -1
         self._loading: asyncio.Task[None] | None = None
 
     @property
     def redacts(self) -> bool:
-        # Until they are known, it may be.
-        return self._has(lambda rule: rule.action == "redact" and rule.scope != "output")
+        # Until they are known, they may.
+        return self._rules is None or self._rules.redacts
 
     @property
     def reads_output(self) -> bool:
-        return self._has(lambda rule: rule.scope != "input")
+        return self._rules is None or self._rules.reads_output
 
     @property
     def holds_back(self) -> int:
         return self._options.holds_back
 
     async def check(self, material: Material) -> Verdict:
-        await self._refresh()
-        ruleset = self._ruleset(material.project_id, material.side)
+        ruleset = (await self._current()).ruleset(material.project_id, material.side)
         if not ruleset:
             return CLEAN
         if sum(len(passage.text) for passage in material.passages) > CHARACTERS_INLINE:
             return await asyncio.to_thread(_look, ruleset, material)
         return _look(ruleset, material)
 
-    def _has(self, is_such: Any) -> bool:
-        return self._rules is None or any(map(is_such, self._rules))
-
-    def _ruleset(self, project_id: int, side: Side) -> Ruleset:
-        key = (project_id, side)
-        found = self._rulesets.get(key)
-        if found is None:
-            if len(self._rulesets) >= PROJECTS_KEPT:
-                self._rulesets.clear()
-            rules = [
-                rule
-                for rule in self._rules or ()
-                if rule.scope in (side, "both") and rule.project_id in (None, project_id)
-            ]
-            found = self._rulesets[key] = Ruleset(rules)
-        return found
-
-    async def _refresh(self) -> None:
-        """Look for changes, once for all who wait. With the database away the known rules stay in force."""
-        if self._changes == _changes and time.monotonic() < self._fresh_until:
-            return
+    async def _current(self) -> "_Loaded":
+        """The rules in force: read again once for all who wait. With the database away the known ones stay."""
+        known = self._rules
+        if known is not None and self._changes == _changes and time.monotonic() < self._fresh_until:
+            return known
         loop = asyncio.get_running_loop()
         if self._loading is None or self._loading.done() or self._loading.get_loop() is not loop:
             self._loading = loop.create_task(self._load())
         try:
-            async with asyncio.timeout(None if self._rules is None else SECONDS_TO_RELOAD):
+            async with asyncio.timeout(None if known is None else SECONDS_TO_RELOAD):
                 # Shielded: others wait for the same rows.
                 await asyncio.shield(self._loading)
         except Exception as exc:
-            if self._rules is None:
+            if known is None:
                 raise
             self._fresh_until = time.monotonic() + SECONDS_FRESH
             logger.warning("The safety rules cannot be read again: %s", type(exc).__name__)
+        assert self._rules is not None, "they have been read, or the reading has failed"
+        return self._rules
 
     async def _load(self) -> None:
         changes = _changes
-        rules = await dbpool.run(load)
-        if rules != self._rules:
-            self._rules, self._rulesets = rules, {}
+        self._rules = await dbpool.run(load, self._rules)
         self._changes, self._fresh_until = changes, time.monotonic() + SECONDS_FRESH
 
 
-def load() -> list[Rule]:
-    """The rules in force, without those that do not compile. In a thread of the database pool."""
-    rules = []
-    for row in SafetyRule.objects.in_force():
-        rule = Rule(row.name, row.kind, row.pattern, row.action, row.scope, row.project_id)
-        try:
-            Ruleset([rule])
-        except ValueError as exc:
-            # Written past the admin, which would have refused it.
-            logger.error("The safety rule %r is not in force: %s", row.name, exc)
-        else:
-            rules.append(rule)
-    return rules
+class _Loaded:
+    """The rules in force, compiled: those for all projects, and for each that has its own, those with them."""
+
+    def __init__(self, rows: list[Rule]) -> None:
+        self.rows = rows
+        rules = [rule for rule in rows if _compiles(rule)]
+        self.redacts = any(rule.action == "redact" and rule.scope != "output" for rule in rules)
+        self.reads_output = any(rule.scope != "input" for rule in rules)
+        self._rulesets: dict[tuple[int | None, Side], Ruleset] = {}
+        sides: tuple[Side, ...] = ("input", "output")
+        for project_id in {None, *(rule.project_id for rule in rules)}:
+            for side in sides:
+                self._rulesets[project_id, side] = Ruleset(
+                    [rule for rule in rules if rule.scope in (side, "both") and rule.project_id in (None, project_id)]
+                )
+
+    def ruleset(self, project_id: int, side: Side) -> Ruleset:
+        found = self._rulesets.get((project_id, side))
+        return self._rulesets[None, side] if found is None else found
+
+
+def load(known: _Loaded | None) -> _Loaded:
+    """The rules in force; ``known`` where nothing has changed. In a thread of the database pool."""
+    rows = [
+        Rule(row.name, row.kind, row.pattern, row.action, row.scope, row.project_id)
+        for row in SafetyRule.objects.in_force()
+    ]
+    return known if known is not None and known.rows == rows else _Loaded(rows)
+
+
+def _compiles(rule: Rule) -> bool:
+    try:
+        Ruleset([rule])
+    except ValueError as exc:
+        # Written past the admin, which would have refused it.
+        logger.error("The safety rule %r is not in force: %s", rule.name, exc)
+        return False
+    return True
 
 
 def _look(ruleset: Ruleset, material: Material) -> Verdict:

@@ -12,8 +12,10 @@ from pydantic import TypeAdapter
 
 from responses_ws.models import ApiKey, Project
 from responses_ws.models import ConversationItem as ItemRow
+from responses_ws.safety.registry import classifiers
 from responses_ws.serving.conversations import hold
 from responses_ws.testing import ResponsesCommunicator
+from tests.safety.spies import Spy
 
 from .test_views import KeyClient
 
@@ -285,3 +287,20 @@ async def test_a_compaction_goes_on_in_a_conversation(client: AsyncClient) -> No
 
     assert response["status"] == "completed"
     assert response["usage"]["input_tokens"] < 500
+
+
+async def test_items_that_a_classifier_refuses_are_not_added_and_redacted_ones_are_redacted(
+    client: AsyncClient,
+) -> None:
+    classifiers.install(Spy({"hunter2": "redact", "bomb": "refuse"}, redacts=True))
+    try:
+        conversation = await make(client, items=[{"role": "user", "content": "it is hunter2"}])
+        refused = await call(
+            client, f"conversations/{conversation}/items", {"items": [{"role": "user", "content": "a bomb"}]}, 400
+        )
+        listed = (await client.get(f"/v1/conversations/{conversation}/items")).json()
+    finally:
+        classifiers.reset()
+
+    assert refused["error"]["code"] == "content_policy_violation"
+    assert [item["content"][0]["text"] for item in listed["data"]] == ["it is [redacted]"]
