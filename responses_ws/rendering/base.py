@@ -114,6 +114,11 @@ class Renderer(ABC):
     def draft(self, prompt: ChatPrompt, ask: Ask) -> Draft:
         """Decide how to render ``prompt``, starting from ``prompt.tokens`` if that still fits. Costs what is new."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What an operator should know of it, for the log: nothing, as a rule."""
+        return []
+
     def opening(self, ask: Ask) -> Opening:
         """How the answer has to begin under this tool choice and format. The default: it is free."""
         return Opening()

@@ -24,6 +24,8 @@ class Manners(msgspec.Struct, frozen=True):
     """It takes no two user messages, or assistant messages, in a row."""
     answers_results: bool = False
     """It takes no user message right behind a tool's result: an empty answer goes between."""
+    takes_several_calls: bool = True
+    """An assistant message may hold more than one."""
     takes_objects: bool = True
     """Arguments of calls are to be objects. Without it they stay JSON text."""
     takes_text_arguments: bool = True
@@ -45,7 +47,7 @@ def adapted(messages: Sequence[Message], manners: Manners) -> list[Message]:
     """
     names: dict[str, str] = {}
     made: list[Message] = []
-    for message in messages:
+    for message in messages if manners.takes_several_calls else _one_call_each(messages):
         role = message["role"]
         content = _text(message.get("content"))
         if role == "system" and not _may_be_system(made, manners):
@@ -70,6 +72,24 @@ def adapted(messages: Sequence[Message], manners: Manners) -> list[Message]:
         else:
             made.append(adapted_message)
     return made
+
+
+def _one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """Messages with several calls as several messages, each with its result behind it."""
+    made: list[Message] = []
+    waiting: dict[str, Message] = {}
+    for message in messages:
+        if message["role"] != "tool":
+            made += waiting.values()
+            waiting = {}
+        calls = message.get("tool_calls") or ()
+        if len(calls) > 1:
+            waiting = {call["id"]: {"role": "assistant", "content": "", "tool_calls": [call]} for call in calls[1:]}
+            message = {**message, "tool_calls": calls[:1]}
+        elif message["role"] == "tool" and message["tool_call_id"] in waiting:
+            made.append(waiting.pop(message["tool_call_id"]))
+        made.append(message)
+    return [*made, *waiting.values()]
 
 
 def _may_be_system(before: Sequence[Message], manners: Manners) -> bool:

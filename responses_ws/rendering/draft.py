@@ -180,6 +180,8 @@ class NextDraft(_TemplateDraft):
         outline = outline_of(self._last)
         is_sampled = self._base.spans.last.kind == "sampled"
         calls = _calls_for(new, self._last)
+        if not self._renderer.facts.manners.takes_several_calls:
+            calls = calls[-1:]
         kind: Kind = ("c" if calls else "a") if is_sampled else outline.kind
         anchor = Anchor(kind, is_sampled)
         (marked,) = stand_ins([kind], self._renderer.mark)

@@ -29,6 +29,8 @@ class Facts(msgspec.Struct, frozen=True):
     """Reasoning is not rendered in any message that is not the last, or never."""
     has_late_head: bool
     """Tools or system messages are rendered further down than where the conversation begins."""
+    shows_tools: bool
+    """It tells of the tools that there are."""
     closing: str
     """What it writes behind an assistant's text, with nothing behind it."""
     scaffolds: tuple[str, ...]
@@ -98,11 +100,14 @@ def probe(render: Render) -> Facts:
     )
     said = None if calls["takes_objects"] else _AS_TEXT
     calling = answer("", tool_calls=[call(arguments=said)])
+    several = answer("", tool_calls=[call(arguments=said), call("call00002", arguments=said)])
     alternates = not shows(_LAST, [user(), user(_LAST)]) or not shows(_LAST, [user(), answer(), answer(_LAST)])
     manners = Manners(
         system=where,  # type: ignore[arg-type]
         alternates=alternates,
         answers_results=alternates and not shows(_LAST, [user(), calling, result(), user(_LAST)], tools=[TOOL]),
+        takes_several_calls=not shows(_RESULT, [user(), calling, result()], tools=[TOOL])
+        or shows(_LAST, [user(), several, result(), result("call00002", _LAST)], tools=[TOOL]),
         reasoning_field=field,
         **calls,
     )
@@ -114,6 +119,7 @@ def probe(render: Render) -> Facts:
         forgets_at_once=not shows(_THOUGHT, [user(), {**calling, field: _THOUGHT}, result()], tools=[TOOL])
         and not shows(_THOUGHT, [user(), thinking, answer()]),
         has_late_head=_has_late_head(render, manners, calling),
+        shows_tools=shows(_TOOL, [user()], tools=[TOOL]) or shows(_TOOL, [system(), user()], tools=[TOOL]),
         closing=plain.partition(_ANSWER)[2],
         scaffolds=_scaffolds(render, manners, calling),
     )

@@ -1,9 +1,9 @@
 """Where a rendered prompt can be continued: found with small conversations of the same shape, remembered by shape."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -12,6 +12,7 @@ from .chat_template import TemplateFault
 from .conversation import Message
 from .facts import Render
 
+T = TypeVar("T")
 Kind = Literal["u", "s", "t", "a", "c"]
 """A message's kind: user, system, tool, assistant, assistant with calls."""
 _KINDS: Mapping[str, Kind] = {"user": "u", "system": "s", "tool": "t"}
@@ -66,32 +67,25 @@ class Seams:
 
         None: the template writes the anchor, or what is before it, otherwise now. ``old`` is the beginning of ``new``.
         """
-        key = (anchor, _short(old), _short(new), repr(sorted(options.items())))
-        if key not in self._known:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            try:
-                self._known[key] = self._seam(anchor, key[1], key[2], options)
-            except TemplateFault:
-                self._known[key] = None
-        return self._known[key]
+        shape = (anchor, _short(old), _short(new))
+        return _remembered(
+            self._known, (shape, repr(sorted(options.items()))), lambda: self._seam(*shape, options=options)
+        )
 
     def opening(self, last: Kind, **options: Any) -> str | None:
         """What the template writes behind a last message of this kind for the model to go on; None: not always that."""
-        key = (last, repr(sorted(options.items())))
-        if key not in self._openings:
-            context = [*before(Anchor(last, is_sampled=False)), *stand_ins([last], "x")]
-            try:
-                closed = self._render(context, opens_answer=False, **options)
-                opened = self._render(context, opens_answer=True, **options)
-            except TemplateFault:
-                self._openings[key] = None
-            else:
-                is_behind = opened.startswith(closed)
-                self._openings[key] = opened[len(closed) :] if is_behind else None
-        return self._openings[key]
+        context = [*before(Anchor(last, is_sampled=False)), *stand_ins([last], "x")]
 
-    def _seam(self, anchor: Anchor, old: Sequence[Kind], new: Sequence[Kind], options: dict[str, Any]) -> Seam | None:
+        def made_of_it() -> str | None:
+            closed = self._render(context, opens_answer=False, **options)
+            opened = self._render(context, opens_answer=True, **options)
+            return opened[len(closed) :] if opened.startswith(closed) else None
+
+        return _remembered(self._openings, (last, repr(sorted(options.items()))), made_of_it)
+
+    def _seam(
+        self, anchor: Anchor, old: Sequence[Kind], new: Sequence[Kind], *, options: dict[str, Any]
+    ) -> Seam | None:
         context = [*before(anchor), *stand_ins([anchor.kind], self._mark)]
 
         def text_of(messages: list[Message], *, opens_answer: bool = False) -> str:
@@ -121,6 +115,21 @@ class Seams:
             return Seam("") if anchor.kind == "a" else None
         seam = Seam(own[: stop.start()], stop[0])
         return seam if tail.startswith(seam.skipped + seam.closing) else None
+
+
+def _remembered(known: dict[Any, T | None], key: Any, make: Callable[[], T | None]) -> T | None:
+    """Of messages that a template refuses: None. Safe in threads: what is forgotten meanwhile is made again."""
+    found = known.get(key, known)
+    if found is not known:
+        return cast("T | None", found)
+    try:
+        value = make()
+    except TemplateFault:
+        value = None
+    if len(known) >= _MOST_REMEMBERED:
+        known.clear()
+    known[key] = value
+    return value
 
 
 def before(anchor: Anchor) -> list[Message]:

@@ -138,6 +138,10 @@ class TemplateRenderer(Renderer):
                 return NextDraft(self, prompt, ask, log, kept=kept, seam=seam)
         return FullDraft(self, prompt, ask, TokenLog(fingerprint))
 
+    @property
+    def notes(self) -> list[str]:
+        return [] if self.facts.shows_tools else ["the chat template tells nothing of tools: none will be called"]
+
     def opening(self, ask: Ask) -> Opening:
         behind = self.seams.opening("u", has_tools=bool(ask.tools), has_front=False, effort=ask.reasoning_effort)
         return opening_for(FAMILIES[self.family], self.tokenizer, ask, behind=behind or "")

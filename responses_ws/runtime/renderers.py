@@ -1,5 +1,6 @@
 """The renderers of one process: made from files of the operator's, once each, held in memory."""
 
+import logging
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from django.utils.module_loading import import_string
 
 from responses_ws.rendering.base import Renderer
 from responses_ws.rendering.templates import TEMPLATES
+
+logger = logging.getLogger(__name__)
 
 TEMPLATE_RENDERER = "responses_ws.rendering.template.TemplateRenderer"
 _BESIDE = frozenset({".json", ".jinja"})
@@ -49,6 +52,8 @@ def load(options: Mapping[str, Any]) -> Renderer:
             renderer = _loaded[key] = factory.from_options(given)
         except ValueError as exc:
             raise ValueError(f"RENDERER: {exc}") from exc
+        for note in renderer.notes:
+            logger.warning("renderer %r: %s", dict(options), note)
     return renderer
 
 

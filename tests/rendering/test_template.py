@@ -2,6 +2,7 @@
 
 import pytest
 
+from responses_ws.protocol.errors import InvalidRequest
 from responses_ws.rendering.base import Ask
 
 from . import families
@@ -152,3 +153,63 @@ def test_a_full_rendering_can_be_cut_where_the_next_question_will_cut_it() -> No
 
         assert list(log) == first.full()
         assert first.paths == ["full", "rewind"]
+
+
+def test_an_empty_block_of_reasoning_that_opens_an_answer_stays() -> None:
+    talk = Talk(families.renderer("chatml"), ask=Ask(reasoning_effort="none"))
+    talk.tell(user("What is a lane?"))
+    talk.sample(assistant("A queue."))
+
+    talk.tell(user("And a turn?"))
+
+    assert talk.paths == ["full", "append"]
+    assert talk.decoded().count("<think>\n\n</think>") == 2
+
+
+def test_effort_that_changes_the_opening_only_changes_nothing_else() -> None:
+    talk = Talk(families.renderer("chatml"), ask=Ask(reasoning_effort="none"))
+    talk.tell(user("What is a lane?"))
+    talk.sample(assistant("A queue."))
+    talk.ask = Ask(reasoning_effort="high")
+
+    talk.tell(user("And a turn?"))
+
+    assert talk.paths == ["full", "append"]
+    assert talk.decoded().endswith("<|im_start|>assistant\n")
+
+
+def test_a_conversation_that_a_template_refuses_is_a_request_that_cannot_be_served() -> None:
+    talk = Talk(families.renderer("turns"))
+
+    with pytest.raises(InvalidRequest, match="There is no such role"):
+        talk.tell(user("Hi"), assistant("I look."), tool("a", "x"))
+
+
+def test_calls_are_told_one_by_one_where_a_message_may_hold_only_one() -> None:
+    talk = Talk(families.renderer("headers"), ask=Ask(tools=TOOLS))
+    calls = [called("a", '{"city": "Oslo"}'), called("b", '{"city": "Rome"}')]
+
+    talk.tell(user("Hi"), assistant(None, calls=calls), tool("b", "Sun"), tool("a", "Rain"))
+
+    text = talk.decoded()
+    assert [text.index(word) for word in ("Oslo", "Rome", "Sun", "Rain")] == sorted(
+        text.index(word) for word in ("Oslo", "Rome", "Sun", "Rain")
+    )
+
+    talk.sample(assistant("x"), list(talk.renderer.stop_ids))
+    talk.sample(assistant(None, calls=calls), talk.renderer.tokenizer.raw.encode("both", add_special_tokens=False).ids)
+    talk.tell(tool("a", "Fog"), tool("b", "Hail"))
+    assert talk.paths == ["full", "append"]
+    assert talk.decoded().index("Fog") < talk.decoded().index("Hail")
+
+
+def test_images_are_refused() -> None:
+    talk = Talk(families.renderer("chatml"))
+
+    with pytest.raises(InvalidRequest, match="takes no images"):
+        talk.tell({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]})
+
+
+def test_a_template_without_tools_is_told_of() -> None:
+    assert families.renderer("chatml").notes == []
+    assert families.renderer("turns").notes == ["the chat template tells nothing of tools: none will be called"]
