@@ -45,6 +45,8 @@ class HostedWork:
         self._calls_left = most if request.max_tool_calls is None else min(request.max_tool_calls, most)
         self.refusals = 0
         """Sampling steps in which the model has called more than it may."""
+        self._asked: set[str] = set()
+        """Labels of servers that have been asked for their tools: once a response, whatever they answered."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """What runs, by the id of its item."""
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -56,7 +58,8 @@ class HostedWork:
     def prepare(self, context: Context, items: Sequence[Item]) -> list[str]:
         """Start what has to end before the model is asked: listings, and the calls that ``items`` allow."""
         frames: list[str] = []
-        for hosted, tool, label in tools.unlisted(context.tools_run_here, context.configuration.listings):
+        for hosted, tool, label in self._unlisted(context):
+            self._asked.add(label)
             item_id = self._turn.hosted.begin({"type": "mcp_list_tools", "server_label": label, "tools": []}, frames)
             self._start(item_id, self._list(item_id, hosted, tool))
         for item in items:
@@ -69,7 +72,11 @@ class HostedWork:
         if context.asks_compaction:
             return False
         is_approval = any(item.get("type") == "mcp_approval_response" and item["approve"] for item in items)
-        return is_approval or bool(tools.unlisted(context.tools_run_here, context.configuration.listings))
+        return is_approval or bool(self._unlisted(context))
+
+    def _unlisted(self, context: Context) -> list[tuple[HostedTool, dict[str, Any], str]]:
+        found = tools.unlisted(context.tools_run_here, context.configuration.listings)
+        return [one for one in found if one[2] not in self._asked]
 
     def run_waiting(self, context: Context) -> list[str]:
         """Start the calls that the model has made. Those beyond the limit end at once, and it is told why."""
@@ -89,12 +96,18 @@ class HostedWork:
     async def screened(self, errand: Errand, screening: Screening) -> Errand:
         """What it gave, as model and client may see it. Raises Overloaded."""
         given = errand.result
-        if not isinstance(given, Outcome | ToolError):
+        if given is None:
             return errand
-        text = given.output if isinstance(given, Outcome) else given.message
+        if isinstance(given, list):
+            # What a server says of its tools is told to the model as it is, or not at all.
+            text = "\n".join(f"{one['name']}: {one.get('description', '')}" for one in given)
+        else:
+            text = given.output if isinstance(given, Outcome) else given.message
         seen = await screening.result(text)
         if seen == text:
             return errand
+        if isinstance(given, list):
+            return msgspec.structs.replace(errand, result=ToolError("What this server says of its tools was refused."))
         # Nothing that may hold the text again: only what was asked.
         fields = {key: value for key, value in given.fields.items() if key in ("action", "queries")}
         is_error = isinstance(given, ToolError)

@@ -16,6 +16,7 @@ from responses_ws.engines.script import Call, Plan
 from responses_ws.models import StoredItem, StoredResponse
 from responses_ws.protocol.errors import InvalidRequest
 from responses_ws.runtime import dbpool
+from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.mailbox import Mailbox
 from responses_ws.serving.sampling import Sign
@@ -25,7 +26,9 @@ from responses_ws.testing import ScriptedEngine
 from tests.fakes.mcp_server import KEY
 from tests.live import McpServer
 from tests.protocol import grammar
+from tests.safety.spies import Spy
 
+from .test_safety import seat
 from .turns import asked, events_of, response_of
 
 
@@ -128,6 +131,19 @@ async def test_a_server_that_cannot_be_listed_does_not_fail_the_response(
     assert response["status"] == "completed"
     assert response["output"][0]["error"] == "The MCP server answered with the status 404."
     assert "response.mcp_list_tools.failed" in [event["type"] for event in events]
+
+
+async def test_what_a_server_says_of_its_tools_is_looked_at(principal: Principal, notes: dict[str, Any]) -> None:
+    seat(Spy({"Deletes a note": "redact"}, redacts=True))
+    engine = script("Without tools, then.")
+
+    try:
+        response = await response_of(asked(principal, "Say hi.", tools=[notes], store=False))
+    finally:
+        classifiers.reset()
+
+    assert response["output"][0]["error"] == "What this server says of its tools was refused."
+    assert engine.requests[0].tools is None
 
 
 @pytest.mark.parametrize("door", ["websocket", "http"])
