@@ -111,7 +111,7 @@ Said = Callable[[ChatPrompt], ChatPrompt]
 """Gives a prompt that ends with what was sampled the token ids that stand for it, or the engine's name for it."""
 
 
-def _as_it_is(prompt: ChatPrompt) -> ChatPrompt:
+def as_it_is(prompt: ChatPrompt) -> ChatPrompt:
     return prompt
 
 
@@ -261,7 +261,7 @@ class Context(Gathered, kw_only=True):
         prompt = ChatPrompt(takes=takes, is_whole=False).extended(kept)
         return msgspec.structs.replace(self, prompt=prompt, left_out=len(items) - len(kept))
 
-    def grown(self, items: Sequence[Item], said: Said = _as_it_is) -> "Context":
+    def grown(self, items: Sequence[Item], said: Said = as_it_is) -> "Context":
         """The context of the next sampling step in the same response. ``said``: what the items are in token ids.
 
         Everything that is new within a response comes in here: what the model has said and what its hosted tools gave,
@@ -347,7 +347,7 @@ class Context(Gathered, kw_only=True):
             prompt = said(prompt)
         return prompt.extended(given) if given else prompt
 
-    def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = _as_it_is) -> Link:
+    def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = as_it_is) -> Link:
         """What a continuation of the finished response will need. ``output``: of its last step, as it is kept."""
         prompt = self._prompt_with(output, said)
         return Link(

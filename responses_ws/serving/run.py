@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -13,10 +13,8 @@ import msgspec
 from responses_ws.conf import app_settings
 from responses_ws.connection.chain import Link
 from responses_ws.connection.commands import Append
-from responses_ws.connection.guard import Guard
 from responses_ws.connection.turn import CANCELLED, Turn
 from responses_ws.engines.base import EngineError
-from responses_ws.engines.registry import Route
 from responses_ws.protocol.compaction import compacted
 from responses_ws.protocol.errors import (
     ApiError,
@@ -30,26 +28,24 @@ from responses_ws.protocol.request import JsonObject
 from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
 from responses_ws.protocol.steering import Steer, steer_error
 from responses_ws.protocol.usage import Usage
-from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.formats import check_answer
-from responses_ws.rendering.tools import CallTranslator
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import rows
 from responses_ws.stores.base import Place
 
 from .admission import admit
-from .calls import EngineCall, ask
-from .context import Asked, Context
+from .calls import ask
+from .context import Asked, Context, Said, as_it_is
 from .failures import told
 from .hosted import HostedWork
 from .mailbox import Mailbox
 from .recording import Record, Stored
-from .sampling import Errand, SamplingStep, Sign, Word
+from .sampling import Errand, Sign, Word
 from .sealed import seal_context, seal_reasoning
 from .settling import settle, to_store
 from .steers import Steers
-from .token_step import TokenStep
+from .step import Step
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +86,8 @@ class Run:
             is_warmup=self.asked.request.is_warmup,
             count=self._usage,
         )
-        self._step: SamplingStep | None = None
+        self._step: Step | None = None
         """The engine call that runs or has just run; None while the response waits for outputs."""
-        self._tokens: TokenStep | None = None
-        """The same call in token ids, for a model that is asked in them."""
         self._step_start = 0
         """How many output items were there when the sampling step began."""
         self._is_summarising = False
@@ -169,7 +163,6 @@ class Run:
                 async with aclosing(self._run_step()) as events:
                     async for frames in events:
                         yield frames
-                await self._leave()
                 if screening.refusal is not None:
                     yield await self._decline()
                     break
@@ -285,17 +278,18 @@ class Run:
         yield self._begin()
         usage = Usage(input_tokens=context.estimated_input_tokens(), estimated=True)
         asked = context.chat_request(turn.id, context.offer(), max_output_tokens=None)
-        self._tokens = context.token_step(asked)
-        if self._tokens is not None:
+        tokens, said = context.token_step(asked), as_it_is
+        if tokens is not None:
             try:
-                usage = await ask(context.route, self._tokens.prefill, who=self.asked.connection)
-                self._record.rendered(self._tokens)
+                usage = await ask(context.route, tokens.prefill, who=self.asked.connection)
+                self._record.rendered(tokens)
+                said = tokens.log_without_answer
             except InvalidRequest:
                 # A template may refuse what is no conversation yet: tools without any message, for one.
-                self._tokens = None
+                pass
         turn.feed(Finished("stop", usage))
         turn.close(usage, completed_at=int(time.time()))
-        yield self._end(await self._settle(usage))
+        yield self._end(await self._settle(usage, said))
 
     def successor(self) -> Asked:
         """What continues a steered response: its own settings, the steers as input."""
@@ -317,10 +311,11 @@ class Run:
         # The summary is an output as any other: it does not leave before the record is durable.
         await self._record.wait_until_open()
         summary = await self._screening.summary(turn.summary)
-        usage = self._step_usage()
+        assert self._step is not None, "a step has been started"
+        usage = self._step.usage()
         frames = turn.end_step(usage)
         self._summary_tokens += usage.output_tokens
-        self._step = self._tokens = None
+        self._step = None
         self._is_summarising = False
         return [*frames, *self._compact(summary)]
 
@@ -332,47 +327,18 @@ class Run:
         return frames
 
     def _sample(self) -> None:
-        context = self._context
-        self._has_spoken = False
-        if context.left_out:
-            logger.info("Response %s: %d old items are left out of its context", self._turn.id, context.left_out)
-        self._prepare()
-        call = EngineCall(context.route, self._call, who=self.asked.connection)
-        self._step = SamplingStep(call, self._mailbox, gave_up=call.fell_silent)
-
-    def _prepare(self) -> None:
-        """What the next call says, and what reads its answer; anew for a replica of other capabilities."""
-        context, request = self._context, self.asked.request
-        if self._is_summarising:
-            self._request = context.summary_request(self._turn.id)
-        else:
-            offer = context.offer(is_first=not self._has_run_tools, is_last=self._work.refusals > 0)
-            tokens_left = self._tokens_left()
+        if not self._is_summarising:
             self._step_start = len(self._turn.output)
-            self._translator = CallTranslator(context.tools)
-            self._guard = Guard(
-                callable_names=offer.callable_names,
-                schemas=context.tools.schemas if context.route.capabilities.strict_tools else {},
-                one_call=request.parallel_tool_calls is False,
-                # Where every id is counted, that is done there.
-                max_tokens=tokens_left if context.route.renderer is None else None,
-            )
-            self._request = context.chat_request(self._turn.id, offer, max_output_tokens=tokens_left)
-        self._tokens = context.token_step(self._request)
-        if self._tokens is not None:
-            self._record.rendered(self._tokens)
-
-    def _call(self, route: Route) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
-        """The step's call, to this replica."""
-        before = self._context.route
-        if route is not before:
-            self._context = self._context.on(route)
-            if not route.is_like(before):
-                self._prepare()
-        if self._tokens is not None:
-            return self._tokens.call(route)
-        asked = msgspec.structs.replace(self._request, model=route.upstream)
-        return route.engine.respond(asked) if route.capabilities.items else route.engine.chat(asked)
+        self._step = Step(
+            self._context,
+            self._turn,
+            self._record,
+            self._mailbox,
+            is_summary=self._is_summarising,
+            tokens_left=self._tokens_left(),
+            has_run_tools=self._has_run_tools,
+            is_last=self._work.refusals > 0,
+        )
 
     def _tokens_left(self) -> int | None:
         """What of ``max_output_tokens``, which counts for the whole response, earlier steps have left."""
@@ -438,37 +404,41 @@ class Run:
     async def _run_step(self) -> Frames:
         """The events of one sampling step. Where the engine finds the context too long, again with less of it."""
         for tries_left in range(SHORTENED_AT_MOST, -1, -1):
+            step = self._step
+            assert step is not None, "a step has been started"
+            refusal: EngineError | None = None
             try:
-                async with aclosing(self._listen()) as events:
+                async with aclosing(self._listen(step)) as events:
                     async for frames in events:
                         yield frames
-                return
-            except EngineError as refusal:
-                may_shorten = self.asked.request.truncation == "auto" and not self._has_spoken
-                if refusal.kind != "context_length" or not may_shorten or not tries_left:
+            except EngineError as exc:
+                may_shorten = self.asked.request.truncation == "auto" and not step.has_spoken
+                if exc.kind != "context_length" or not may_shorten or not tries_left:
                     raise
+                refusal = exc
             await self._leave()
+            self._context = step.context
+            if refusal is None:
+                return
             self._context = self._context.shortened(self._context.estimated_input_tokens() // 2)
             self._sample()
 
-    async def _listen(self) -> Frames:
+    async def _listen(self, step: Step) -> Frames:
         """The events of one sampling step, until the engine has ended or a steer stops it between two deltas."""
-        turn, record, step = self._turn, self._record, self._step
-        assert step is not None, "a step has been started"
+        turn, record = self._turn, self._record
         fault: EngineFault | None = None
         while True:
             word = await self._mailbox.get(self._screening.may_hear)
             if self._screening.refusal is not None:
                 return
             if isinstance(word, list):
-                if self._tokens is not None:
-                    self._tokens.heard()
+                step.heard()
                 if self._is_summarising:
                     frames = [frame for delta in word for frame in turn.hear_summary(delta)]
                 else:
-                    said, fault = self._said_in(word)
-                    frames = await self._hear(said)
-                    self._has_spoken |= bool(frames)
+                    allowed, fault = step.allowed(word)
+                    frames = await self._hear(allowed)
+                    step.has_spoken |= bool(frames)
                 if frames and record.first_token_ms is None:
                     await record.wait_until_open()
                     record.saw_first_token()
@@ -497,22 +467,10 @@ class Run:
                 raise fault
             if self._is_summarising:
                 continue
-            if self._guard.has_cut or self._screening.has_cut:
+            if step.has_cut or self._screening.has_cut:
                 return
             if self.steers and turn.finished is None and not self._has_called:
                 return
-
-    def _said_in(self, batch: list[Delta]) -> tuple[list[Delta], EngineFault | None]:
-        """What of a batch may come out; and why not more."""
-        translate, guard = self._translator.feed, self._guard.feed
-        deltas: list[Delta] = []
-        try:
-            for delta in batch:
-                for may in guard(delta):
-                    deltas += translate(may)
-        except EngineFault as fault:
-            return deltas, fault
-        return deltas, None
 
     async def _hear(self, said: list[Delta], *, is_end: bool = False) -> list[str]:
         """The events of what may leave now."""
@@ -524,7 +482,7 @@ class Run:
         assert self._screening.refusal is not None, "only what was refused is declined"
         if self._record.is_open:
             await self._record.wait_until_open()
-        usage = self._step_usage() if self._step is not None else None
+        usage = self._step.usage() if self._step is not None else None
         self._forget_input()
         frames = self._compact(None) if self._turn.is_compacting else []
         frames += self._turn.feed(RefusalDelta(self._screening.refusal, tokens=0))
@@ -538,8 +496,9 @@ class Run:
         first = self._appended_at or context.input_end - len(context.new_items)
         self._context = context.refused(first)
         self._turn.response["instructions"] = self._context.instructions
-        # Its ids stand for what was said.
-        self._tokens = None
+        if self._step is not None:
+            # Its ids stand for what was said.
+            self._step.tokens = None
         if self._appended_at is not None:
             self._turn.replace(self._context.items.since(first))
 
@@ -582,10 +541,11 @@ class Run:
 
     def _end_step(self) -> list[str]:
         """This step is over, and the response goes on."""
-        usage, said = self._step_usage(), partial(self._said, self._turn.finished)
+        assert self._step is not None, "a step has been started"
+        usage, said = self._step.usage(), self._said()
         frames = self._turn.end_step(usage)
         self._context = self._context.grown(self._turn.kept_output[self._step_start :], said)
-        self._step = self._tokens = None
+        self._step = None
         return frames
 
     async def _wait_for_outputs(self) -> Frames:
@@ -632,48 +592,21 @@ class Run:
     def _refuse_append(self, error: ApiError) -> list[str]:
         return [websocket_error(error, stream_id=self.asked.stream_id)]
 
-    def _step_usage(self) -> Usage:
-        """Of this sampling step: the engine's word where it gave one, our own count where not."""
-        turn = self._turn
-        counted = self._tokens.usage() if self._tokens is not None else None
-        if counted is not None:
-            return counted
-        if turn.finished is not None and turn.finished.usage is not None:
-            return turn.finished.usage.clamped()
-        started = turn.started
-        return Usage(
-            input_tokens=started.prompt_tokens if started else self._context.estimated_input_tokens(),
-            cached_tokens=started.cached_tokens if started else 0,
-            output_tokens=turn.output_tokens,
-            reasoning_tokens=turn.reasoning_tokens,
-            estimated=not (started and self._context.route.capabilities.exact_usage),
-        ).clamped()
-
     def _usage(self) -> Usage:
         """What was consumed so far, all steps together."""
         past = self._turn.past_usage
-        return past if self._step is None else past.plus(self._step_usage())
+        return past if self._step is None else past.plus(self._step.usage())
 
-    def _said(self, finished: Finished | None, prompt: ChatPrompt) -> ChatPrompt:
-        """``prompt``, which ends with the last step's output, with the token ids that were sampled, or with the
-        engine's own name for its answer."""
-        if self._tokens is None:
-            # What was changed on its way out, the engine remembers as it was.
-            if finished is None or self._screening.has_changed:
-                return prompt
-            return prompt.named(finished.continuation)
-        if self.asked.request.is_warmup:
-            return self._tokens.log_without_answer(prompt)
-        output = self._turn.output[self._step_start :]
-        has_cut_call = self._turn.hosted.has_dropped_call or any(
-            str(item["type"]).endswith("_call") and item.get("status") == "incomplete" for item in output
-        )
-        return self._tokens.log_after(
-            prompt, is_as_sampled=not (self._guard.has_cut or self._screening.has_changed or has_cut_call)
-        )
+    def _said(self) -> Said:
+        """What gives a prompt that ends with the last step's output the ids that were sampled."""
+        finished = self._turn.finished
+        if self._step is None or (finished is None and self._step.tokens is None):
+            return as_it_is
+        continuation = finished.continuation if finished is not None else None
+        return partial(self._step.remembered, continuation=continuation, is_changed=self._screening.has_changed)
 
-    async def _settle(self, usage: Usage) -> Link:
-        said = partial(self._said, self._turn.finished)
+    async def _settle(self, usage: Usage, said: Said | None = None) -> Link:
+        said = said or self._said()
         return await settle(self._context, self._turn, self._record, usage, said=said, begun=self._place)
 
     def _stored(self, output: list[Item]) -> Stored:
