@@ -83,6 +83,21 @@ class Material(msgspec.Struct, frozen=True):
     model: str
 
 
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a classifier does."""
+
+    redacts: bool = False
+    """It may change the input. Then it runs before rendering, and the engine waits for it."""
+    reads_input: bool = True
+    reads_output: bool = False
+    """It looks at answers, too. Then they leave later by the next two."""
+    holds_back: int = 0
+    """Characters at the end of an unfinished answer that stay here after it has looked: they may be the beginning of
+    something. An answer that ends is told to its end."""
+    output_step: int = 1
+    """Characters of an answer that make it worth another look. They stay here, too, until it has looked."""
+
+
 class Classifier(ABC):
     """Looks at what is new in a turn, and at nothing else.
 
@@ -99,6 +114,7 @@ class Classifier(ABC):
 
     carries: ClassVar[int] = 0
     """Characters of what came before that it wants to see again."""
+    capabilities = Capabilities()
     moderation_model: str | None = None
     """The name under which clients ask for its scores (``moderation.model``); its verdicts then have a ``score``."""
 
@@ -106,30 +122,9 @@ class Classifier(ABC):
         """Does no IO. Raises ValueError: an option is wrong, said in a sentence that names it."""
         self.name = name
 
-    @property
-    def redacts(self) -> bool:
-        """Whether it may change the input. Then it runs before rendering, and the engine waits for it."""
-        return False
-
-    @property
-    def reads_input(self) -> bool:
-        return True
-
-    @property
-    def reads_output(self) -> bool:
-        """Whether it looks at answers, too. Then they leave later by what it holds back."""
-        return False
-
-    @property
-    def holds_back(self) -> int:
-        """Characters at the end of an unfinished answer that stay here after it has looked: they may be the beginning
-        of something. An answer that ends is told to its end."""
-        return 0
-
-    @property
-    def output_step(self) -> int:
-        """Characters of an answer that make it worth another look. They stay here, too, until it has looked."""
-        return 1
+    def capabilities_for(self, project_id: int) -> Capabilities:
+        """What it does for the turns of this project; asked once a turn, answered at once."""
+        return self.capabilities
 
     @abstractmethod
     async def check(self, material: Material) -> Verdict:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from .base import Classifier, Finding, Material, Score, Verdict
+from .base import Capabilities, Classifier, Finding, Material, Score, Verdict
 
 MAX_ANSWER_BYTES = 1024 * 1024
 # One text of a request; longer ones are asked in parts, in one request.
@@ -67,20 +67,13 @@ class ModerationEndpoint(Classifier):
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"BASE_URL must be an http(s) URL, not {self._options.base_url!r}")
         self.moderation_model = self._options.offered_as or self._options.model
+        self.capabilities = Capabilities(
+            reads_output=self._options.reads_output,
+            holds_back=self._options.holds_back,
+            output_step=self._options.output_step,
+        )
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def reads_output(self) -> bool:
-        return self._options.reads_output
-
-    @property
-    def holds_back(self) -> int:
-        return self._options.holds_back
-
-    @property
-    def output_step(self) -> int:
-        return self._options.output_step
 
     async def check(self, material: Material) -> Verdict:
         said = "\n".join(passage.text for passage in material.passages)

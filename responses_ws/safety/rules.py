@@ -13,7 +13,7 @@ from django.db.models.signals import post_delete, post_save
 from responses_ws.models import SafetyRule
 from responses_ws.runtime import dbpool
 
-from .base import CLEAN, Classifier, Finding, Material, Side, Span, Verdict
+from .base import CLEAN, Capabilities, Classifier, Finding, Material, Side, Span, Verdict
 from .ruleset import MISSING, Match, Rule, Ruleset, re2
 
 logger = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class RulesOptions(msgspec.Struct, rename="upper", forbid_unknown_fields=True):
 class Rules(Classifier):
     """Looks for the rows of `SafetyRule`, in every text by itself and across the seams between them.
 
-    The rows are held in memory, and looked for anew when they have changed. Where none of them redacts input, it runs
-    beside the engine; where none of them is for answers, nothing is held back.
+    The rows are held in memory, and read again when they may have changed. For a project where none of them redacts
+    input, it runs beside the engine; where none of them is for answers, nothing is held back.
     """
 
     carries = 256
@@ -56,18 +56,14 @@ class Rules(Classifier):
         self._changes = -1
         self._loading: asyncio.Task[None] | None = None
 
-    @property
-    def redacts(self) -> bool:
-        # Until they are known, they may.
-        return self._rules is None or self._rules.redacts
-
-    @property
-    def reads_output(self) -> bool:
-        return self._rules is None or self._rules.reads_output
-
-    @property
-    def holds_back(self) -> int:
-        return self._options.holds_back
+    def capabilities_for(self, project_id: int) -> Capabilities:
+        known = self._rules
+        return Capabilities(
+            # Until they are known, there may be any.
+            redacts=known is None or known.ruleset(project_id, "input").redacts,
+            reads_output=known is None or bool(known.ruleset(project_id, "output")),
+            holds_back=self._options.holds_back,
+        )
 
     async def check(self, material: Material) -> Verdict:
         ruleset = (await self._current()).ruleset(material.project_id, material.side)
@@ -109,8 +105,6 @@ class _Loaded:
     def __init__(self, rows: list[Rule]) -> None:
         self.rows = rows
         rules = [rule for rule in rows if _compiles(rule)]
-        self.redacts = any(rule.action == "redact" and rule.scope != "output" for rule in rules)
-        self.reads_output = any(rule.scope != "input" for rule in rules)
         self._rulesets: dict[tuple[int | None, Side], Ruleset] = {}
         sides: tuple[Side, ...] = ("input", "output")
         for project_id in {None, *(rule.project_id for rule in rules)}:

@@ -16,7 +16,7 @@ from responses_ws.protocol.items import Item
 from responses_ws.protocol.moderation import ModerationConfig, moderation_error, moderation_result
 from responses_ws.protocol.request import JsonObject, Request
 from responses_ws.protocol.sampling import Delta
-from responses_ws.safety.base import Finding, Material, Passage, Score, Side, Verdict
+from responses_ws.safety.base import Capabilities, Finding, Material, Passage, Score, Side, Verdict
 from responses_ws.safety.passages import REMOVED, blanked, passages_of, redacted, rewritten
 from responses_ws.safety.registry import Seat, classifiers
 from responses_ws.safety.stream import OutputFilter
@@ -57,7 +57,9 @@ class Screening:
         self._model = model
         self._moderation = moderation
         self._may_quote = may_quote
-        self._readers = [seat for seat in seats if seat.classifier.reads_input]
+        can = {seat.name: seat.classifier.capabilities_for(principal.project_id) for seat in seats}
+        self._readers = [seat for seat in seats if can[seat.name].reads_input]
+        self._redactors = {name for name, one in can.items() if one.redacts}
         self._given = carried
         carried = carried or Carried()
         self._inputs = dict(carried.inputs)
@@ -65,7 +67,7 @@ class Screening:
         """As they were before what was admitted last."""
         self._outputs = carried.outputs
         self._instructions = carried.instructions
-        self._filters = {seat.name: self._filter(seat) for seat in seats if seat.classifier.reads_output}
+        self._filters = {seat.name: self._filter(seat, can[seat.name]) for seat in seats if can[seat.name].reads_output}
         self._waiting: list[tuple[Seat, list[Passage], str]] = []
         """Looks that are still to be taken: by whom, at what, and what came before that."""
         self._failure: ApiError | None = None
@@ -101,7 +103,7 @@ class Screening:
         changed: dict[int, str] = {}
         for seat in self._readers:
             before = self._carry(seat, passages)
-            if not seat.classifier.redacts:
+            if seat.name not in self._redactors:
                 self._waiting.append((seat, passages, before))
                 continue
             findings = self._noted(seat, "input", passages, await self._judge(seat, "input", passages, before))
@@ -236,13 +238,13 @@ class Screening:
             self._inputs[seat.name] = tail([before, *(passage.text for passage in passages)], carries)
         return before
 
-    def _filter(self, seat: Seat) -> OutputFilter:
+    def _filter(self, seat: Seat, can: Capabilities) -> OutputFilter:
         return OutputFilter(
             partial(self._check_output, seat),
             before=self._outputs.get(seat.name, ""),
             carries=seat.classifier.carries,
-            holds_back=seat.classifier.holds_back,
-            step=seat.classifier.output_step,
+            holds_back=can.holds_back,
+            step=can.output_step,
         )
 
     async def _check_output(self, seat: Seat, passage: Passage, before: str) -> list[Finding]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from responses_ws.safety.base import Action, Classifier, Finding, Material, Span, Verdict
+from responses_ws.safety.base import Action, Capabilities, Classifier, Finding, Material, Span, Verdict
 
 
 class Spy(Classifier):
@@ -29,27 +29,10 @@ class Spy(Classifier):
         """Where there is one, it waits for it."""
         self.began = asyncio.Event()
         self.is_down = False
-        self._redacts = redacts
-        self._reads_input = reads_input
-        self._reads_output = reads_output
-        self._holds_back = holds_back
+        self.capabilities = Capabilities(
+            redacts=redacts, reads_input=reads_input, reads_output=reads_output, holds_back=holds_back
+        )
         self._says_where = says_where
-
-    @property
-    def redacts(self) -> bool:
-        return self._redacts
-
-    @property
-    def reads_input(self) -> bool:
-        return self._reads_input
-
-    @property
-    def reads_output(self) -> bool:
-        return self._reads_output
-
-    @property
-    def holds_back(self) -> int:
-        return self._holds_back
 
     async def check(self, material: Material) -> Verdict:
         self.seen.append(material)

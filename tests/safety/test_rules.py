@@ -132,18 +132,25 @@ async def test_a_change_from_elsewhere_is_in_force_when_the_rules_are_no_longer_
     assert await categories(rules, "bomb") == ["bombs"]
 
 
-async def test_what_redacts_and_what_reads_answers_depends_on_the_rules(transactional_db: None) -> None:
+async def test_what_it_does_for_a_project_depends_on_the_rules_for_that(project: Project) -> None:
     rules = Rules("rules", {})
-    unknown = rules.redacts, rules.reads_output
+
+    def can(project_id: int = 0) -> tuple[bool, bool]:
+        found = rules.capabilities_for(project_id)
+        return found.redacts, found.reads_output
+
+    unknown = can()
     await SafetyRule.objects.acreate(name="a", kind="words", pattern="a", action="flag", scope="input")
     await check(rules, "x")
-    flags_only = rules.redacts, rules.reads_output
+    flags_only = can()
     await SafetyRule.objects.acreate(name="b", kind="words", pattern="b", action="redact", scope="output")
+    await SafetyRule.objects.acreate(name="c", kind="words", pattern="c", action="redact", project=project)
     await check(rules, "x")
 
     assert unknown == (True, True)
     assert flags_only == (False, False)
-    assert (rules.redacts, rules.reads_output) == (False, True)
+    assert can() == (False, True)
+    assert can(project.pk) == (True, True)
 
 
 async def test_a_rule_of_one_project_is_for_that_only(project: Project) -> None:
