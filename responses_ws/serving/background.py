@@ -17,7 +17,8 @@ from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores import events, rows
 
-from .context import Asked, Context, open_context
+from .context import Asked, Context
+from .gathering import open_context
 from .mailbox import Mailbox
 from .run import Run
 from .sampling import Sign, Word

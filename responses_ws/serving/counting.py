@@ -4,7 +4,8 @@ import msgspec
 
 from responses_ws.engines.base import EngineError
 
-from .context import Asked, Context, gather
+from .context import Asked, Context
+from .gathering import gather
 
 
 async def count_input(asked: Asked) -> int:

@@ -11,7 +11,8 @@ from responses_ws.protocol.errors import (
 from responses_ws.protocol.steering import Steer
 from responses_ws.runtime.drain import is_draining, running_turn
 
-from .context import Asked, open_context
+from .context import Asked
+from .gathering import open_context
 from .mailbox import Mailbox
 from .run import Frames, Run
 from .sampling import Word
