@@ -31,16 +31,22 @@ class Raised(msgspec.Struct, frozen=True):
     """What it is about; empty where nothing of the response may be kept."""
 
 
-def excerpt_of(passages: Sequence[Passage], finding: Finding) -> str:
-    """The words that a finding is about, with a little of what is around them; what is redacted stays out of it."""
+def excerpt_of(passages: Sequence[Passage], finding: Finding, among: Sequence[Finding]) -> str:
+    """The words that a finding is about, with a little of what is around them; what ``among`` the findings is to be
+    redacted stays out of it."""
     if not finding.spans:
         return " ".join(passage.text for passage in passages)[:EXCERPT_CHARACTERS]
     first = finding.spans[0]
     text = passages[first.passage].text
     start = max(0, first.start - AROUND_CHARACTERS)
-    if finding.action == "redact":
-        text = redacted(text[: first.end + AROUND_CHARACTERS], [(first.start, first.end)])
-    return text[start : start + EXCERPT_CHARACTERS]
+    end = first.end + AROUND_CHARACTERS
+    secret = [
+        (max(span.start, start) - start, min(span.end, end) - start)
+        for other in among
+        for span in other.spans
+        if other.action == "redact" and span.passage == first.passage and span.start < end and span.end > start
+    ]
+    return redacted(text[start:end], secret)[:EXCERPT_CHARACTERS]
 
 
 def raise_flags(principal: Principal, response_id: str, model: str, raised: Sequence[Raised]) -> None:

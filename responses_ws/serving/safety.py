@@ -102,10 +102,9 @@ class Screening:
         places, passages = passages_of([*front, *items])
         changed: dict[int, str] = {}
         for seat in self._readers:
-            before = self._carry(seat, passages)
             if seat.name not in self._redactors:
-                self._waiting.append((seat, passages, before))
                 continue
+            before = self._carry(seat, passages)
             findings = self._noted(seat, "input", passages, await self._judge(seat, "input", passages, before))
             self._raise_failure()
             changed |= _redactions(passages, findings)
@@ -115,6 +114,9 @@ class Screening:
             ]
         if self.refusal is not None:
             return self.refused(items, instructions)
+        # These see what is left: some of them tell it to another machine.
+        others = [seat for seat in self._readers if seat.name not in self._redactors]
+        self._waiting += [(seat, passages, self._carry(seat, passages)) for seat in others]
         if not changed:
             return items, instructions
         whole = rewritten([*front, *items], {places[index]: text for index, text in changed.items()})
@@ -301,7 +303,7 @@ class Screening:
             # Found in all of it: the next turn is not to be judged by this one.
             self._inputs[seat.name] = ""
         for finding in findings:
-            self._note(seat.name, side, passages, finding)
+            self._note(seat.name, side, passages, finding, findings)
         self._tell()
         return findings
 
@@ -310,13 +312,15 @@ class Screening:
         if failure is not None:
             raise failure
 
-    def _note(self, name: str, side: Side, passages: Sequence[Passage], finding: Finding) -> None:
+    def _note(
+        self, name: str, side: Side, passages: Sequence[Passage], finding: Finding, among: Sequence[Finding]
+    ) -> None:
         category = finding.category[:100]
         done = self._strictest.get((side, name, category))
         if done is not None and _STRICTNESS.index(done) >= _STRICTNESS.index(finding.action):
             return
         self._strictest[side, name, category] = finding.action
-        excerpt = excerpt_of(passages, finding) if self._may_quote else ""
+        excerpt = excerpt_of(passages, finding, among) if self._may_quote else ""
         self._untold.append(Raised(side, name, category, finding.action, finding.score, excerpt))
 
     def _tell(self) -> None:

@@ -152,9 +152,18 @@ async def test_an_excerpt_of_what_was_redacted_does_not_hold_it(principal: Princ
     seat(Spy({"hunter2": "redact"}, redacts=True))
     await Project.objects.filter(pk=principal.project_id).aupdate(keeps_excerpts=True)
 
-    await response_of(asked(principal, "my password is hunter2, see?"))
+    await response_of(asked(principal, "my passwords are hunter2 and hunter2, see?"))
 
-    assert (await Flag.objects.aget()).excerpt == "my password is [redacted], see?"
+    assert (await Flag.objects.aget()).excerpt == "my passwords are [redacted] and [redacted], see?"
+
+
+async def test_who_only_looks_sees_what_the_others_have_left(principal: Principal) -> None:
+    looking = seat(Spy(name="looking"))
+    seat(Spy({"hunter2": "redact"}, redacts=True))
+
+    await response_of(asked(principal, "it is hunter2"))
+
+    assert looking.texts == ["it is [redacted]"]
 
 
 @pytest.mark.parametrize("action", ["flag", "redact", "refuse"])
