@@ -1,6 +1,7 @@
 """The engines of one process, and which of them answers for a model."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 import random
@@ -30,6 +31,24 @@ WAITING_PER_SLOT = 8
 """How many calls may wait for each that may run, where ``QUEUE`` does not say it."""
 
 
+@functools.cache
+def _in_tokens(can: Capabilities) -> Capabilities:
+    """Of an engine that is asked in token ids: tools and calls are the renderer's and the parser's work, and what comes
+    out is held to a form by constraints."""
+    formats = {"json_object", "json_schema"} if "json_schema" in can.constraints else ()
+    return msgspec.structs.replace(
+        can,
+        tools=True,
+        tool_choice=True,
+        strict_tools="structural_tag" in can.constraints,
+        response_format=frozenset(formats),
+        verbosity=False,
+        images=False,
+        files=False,
+        exact_usage=True,
+    )
+
+
 class Route(msgspec.Struct, eq=False, kw_only=True):
     """One replica of a model: who answers for it. A chain keeps the one it was given."""
 
@@ -57,21 +76,7 @@ class Route(msgspec.Struct, eq=False, kw_only=True):
     def capabilities(self) -> Capabilities:
         """What the model can do, asked in the way that it is asked in."""
         can = self.engine.capabilities
-        if self.renderer is None:
-            return can
-        # Tools and calls are the renderer's and the parser's work; what comes out is held to a form by constraints.
-        formats = {"json_object", "json_schema"} if "json_schema" in can.constraints else ()
-        return msgspec.structs.replace(
-            can,
-            tools=True,
-            tool_choice=True,
-            strict_tools="structural_tag" in can.constraints,
-            response_format=frozenset(formats),
-            verbosity=False,
-            images=False,
-            files=False,
-            exact_usage=True,
-        )
+        return can if self.renderer is None else _in_tokens(can)
 
     def is_like(self, other: "Route") -> bool:
         """Whether a call to the other may be made to this one as it is."""
