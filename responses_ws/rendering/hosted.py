@@ -13,6 +13,20 @@ _MCP_CALLS = frozenset({"mcp_call", "mcp_approval_request"})
 _encode = msgspec.json.Encoder().encode
 
 
+class HostedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call and that is run here."""
+
+    tool: dict[str, Any]
+    """The request's tool that it comes from: that very object."""
+    name: str
+    namespace: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any]
+    """JSON Schema of its arguments."""
+    item: dict[str, Any]
+    """How the item of a call begins: its ``type``, and what is known before its arguments are."""
+
+
 def parted(items: Sequence[Item], *, only_ours: bool = False) -> tuple[list[Item], list[Item]]:
     """What a model has said in one sampling step, and what its hosted calls gave: in items of functions.
 

@@ -10,6 +10,8 @@ import msgspec
 
 from responses_ws.protocol.sampling import CallArguments, CallEnd, CallStart, Delta, Finished
 
+from .hosted import HostedFunction
+
 _encode = msgspec.json.Encoder().encode
 
 _CUSTOM_PARAMETERS = {
@@ -38,20 +40,6 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 _NARROWING = frozenset({"function", "custom", "allowed_tools"})
-
-
-class HostedFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the model may call and that is run here."""
-
-    tool: dict[str, Any]
-    """The request's tool that it comes from: that very object."""
-    name: str
-    namespace: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any]
-    """JSON Schema of its arguments."""
-    item: dict[str, Any]
-    """How the item of a call begins: its ``type``, and what is known before its arguments are."""
 
 
 class Offer(msgspec.Struct, frozen=True):

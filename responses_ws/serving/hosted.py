@@ -62,17 +62,15 @@ class HostedWork:
             self._asked.add(label)
             item_id = self._turn.hosted.begin({"type": "mcp_list_tools", "server_label": label, "tools": []}, frames)
             self._start(item_id, self._list(item_id, hosted, tool))
-        for item in items:
-            if item.get("type") == "mcp_approval_response" and item["approve"]:
-                self._call_approved(context, item["approval_request_id"], frames)
+        for request_id in _approved(items):
+            self._call_approved(context, request_id, frames)
         return frames
 
     def needs_preparing(self, context: Context, items: Sequence[Item]) -> bool:
         """Whether there is any such thing."""
         if context.asks_compaction:
             return False
-        is_approval = any(item.get("type") == "mcp_approval_response" and item["approve"] for item in items)
-        return is_approval or bool(self._unlisted(context))
+        return bool(_approved(items) or self._unlisted(context))
 
     def _unlisted(self, context: Context) -> list[tuple[HostedTool, dict[str, Any], str]]:
         found = tools.unlisted(context.tools_run_here, context.configuration.listings)
@@ -146,7 +144,8 @@ class HostedWork:
         self._keep_alive = asyncio.get_running_loop().call_later(seconds, self._mailbox.put, Sign.SILENT)
 
     def _call_approved(self, context: Context, request_id: str, frames: list[str]) -> None:
-        asked = next((item for item in reversed(context.items) if item.get("id") == request_id), None)
+        requests = (item for item in reversed(context.items) if item.get("type") == "mcp_approval_request")
+        asked = next((item for item in requests if item["id"] == request_id), None)
         assert asked is not None, "a response without its request is refused with the input"
         label, name, arguments = asked["server_label"], asked["name"], asked["arguments"]
         begun = {"type": "mcp_call", "server_label": label, "name": name, "approval_request_id": request_id}
@@ -220,6 +219,13 @@ class HostedWork:
         told = result.output if isinstance(result, Outcome) else f"Error: {result.message}"
         kept = None if kind == "mcp_call" else {MODEL_OUTPUT: told}
         self._turn.hosted.finish(item_id, fields, frames, failed=failed, kept=kept)
+
+
+def _approved(items: Sequence[Item]) -> list[str]:
+    """Ids of requests for approval that were granted, and not acted upon: a client may send back all that was said."""
+    done = {item.get("approval_request_id") for item in items if item.get("type") == "mcp_call"}
+    granted = (item for item in items if item.get("type") == "mcp_approval_response" and item["approve"])
+    return [item["approval_request_id"] for item in granted if item["approval_request_id"] not in done]
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

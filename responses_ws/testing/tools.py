@@ -8,8 +8,8 @@ import msgspec
 
 from responses_ws.protocol import server_events
 from responses_ws.protocol.items import HOSTED_CALLS
-from responses_ws.rendering.tools import HostedFunction, ToolSet
-from responses_ws.tools.base import HostedTool, Job, Outcome, ToolError
+from responses_ws.rendering.tools import ToolSet
+from responses_ws.tools.base import HostedFunction, HostedTool, Job, Outcome, ToolError
 
 
 class ToolContract:

@@ -6,7 +6,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from responses_ws.rendering.tools import HostedFunction
+from responses_ws.rendering.hosted import HostedFunction
+
+__all__ = ["HostedFunction", "HostedTool", "Job", "Outcome", "Progress", "ToolError"]
+
 
 Progress = Callable[[str], None]
 """Tells how far a call is: a word of the item's events, as ``searching``."""

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.rendering.tools import HostedFunction
 from responses_ws.runtime import options as options_module
 
-from .base import Job, Outcome, Progress, ToolError
+from .base import HostedFunction, Job, Outcome, Progress, ToolError
 from .search import SearchProvider, SearchTool, query_of, query_schema, share_found
 
 _RESULTS = 10  # Where the request does not say.

@@ -9,11 +9,10 @@ from mcp import Client, MCPError
 from mcp.types import CallToolResult, Tool
 
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.rendering.tools import HostedFunction
 from responses_ws.runtime import options as options_module
 from responses_ws.runtime.http import Gate, Refused, origin_of
 
-from .base import HostedTool, Job, Outcome, Progress, ToolError
+from .base import HostedFunction, HostedTool, Job, Outcome, Progress, ToolError
 from .mcp_client import Unreachable, Use, visit
 
 T = TypeVar("T")
@@ -23,6 +22,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")  # Source: RFC 9110's token
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"})
 _MOST_PAGES = 20
+_MOST_MESSAGE = 1000  # characters of an error that is somebody else's
 
 
 class McpOptions(msgspec.Struct, rename="upper"):
@@ -131,7 +131,8 @@ class Mcp(HostedTool):
         result = await self._visit(job.tool, call)
         text = _text_of(result)
         if result.is_error:
-            content = [{"type": "text", "text": text[: self.output_bytes]}]
+            text = text[: self.output_bytes]
+            content = [{"type": "text", "text": text}]
             raise ToolError(text, {"error": {"type": "mcp_tool_execution_error", "content": content}})
         return Outcome(output=text)
 
@@ -152,6 +153,7 @@ class Mcp(HostedTool):
 
 
 def _error(kind: str, code: int, message: str) -> ToolError:
+    message = message[:_MOST_MESSAGE]
     return ToolError(message, {"error": {"type": kind, "code": code, "message": message}})
 
 

@@ -8,9 +8,8 @@ from django.utils.module_loading import import_string
 
 from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.rendering.tools import HostedFunction
 
-from .base import HostedTool
+from .base import HostedFunction, HostedTool
 
 Tools = Sequence[dict[str, Any]]
 

@@ -9,11 +9,10 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.rendering.tools import HostedFunction
 from responses_ws.runtime import options as options_module
 from responses_ws.runtime.http import FetchFailed, Gate, Refused, fetch, origin_of
 
-from .base import Job, Outcome, Progress, ToolError
+from .base import HostedFunction, Job, Outcome, Progress, ToolError
 from .search import SearchProvider, SearchTool, query_of, query_schema, share_found
 
 _RESULTS = {"low": 3, "medium": 6, "high": 10}

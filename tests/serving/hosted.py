@@ -10,9 +10,8 @@ import pytest
 
 from responses_ws.engines.registry import registry
 from responses_ws.engines.script import Call, Plan
-from responses_ws.rendering.tools import HostedFunction
 from responses_ws.testing import ScriptedEngine
-from responses_ws.tools.base import HostedTool, Job, Outcome, Progress, ToolError
+from responses_ws.tools.base import HostedFunction, HostedTool, Job, Outcome, Progress, ToolError
 from tests.protocol import grammar
 
 PAGES = [

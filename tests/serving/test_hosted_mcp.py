@@ -172,6 +172,24 @@ async def test_an_approved_call_is_run_and_the_model_goes_on(
     assert message["content"][0]["text"] == "It is gone."
 
 
+async def test_an_approval_that_is_sent_back_with_its_call_is_not_acted_upon_again(
+    principal: Principal, mcp_server: McpServer, notes: dict[str, Any]
+) -> None:
+    script(call("delete", name="a"), "It is gone.", "As I said.")
+    fields = {"tools": [{**notes, "require_approval": "always"}], "store": False}
+    user = {"type": "message", "role": "user", "content": "Delete a."}
+    first = await response_of(asked(principal, [user], **fields))
+    history = [user, *first["output"], approval(first["output"][-1], True)]
+    second = await response_of(asked(principal, history, **fields))
+    before = mcp_server.calls()
+
+    third = await response_of(asked(principal, [*history, *second["output"], {**user, "content": "Sure?"}], **fields))
+
+    assert types_of(second) == ["mcp_call", "message"]
+    assert types_of(third) == ["message"]
+    assert mcp_server.calls() == before
+
+
 async def test_a_call_that_is_not_approved_is_not_run_and_the_model_is_told_why(
     principal: Principal, mcp_server: McpServer, notes: dict[str, Any]
 ) -> None:
