@@ -15,6 +15,7 @@ from .pages import DOCS, blocks_of
 
 # What `startproject` has written and the how-tos add to; the other files are written whole.
 ADDED_TO = {"mysite/settings.py", "mysite/urls.py", "mysite/__init__.py"}
+HOWTOS = ("add-to-your-project", "engines", "testing", "safety", "hosted-tools")
 PYTEST = """
 [pytest]
 DJANGO_SETTINGS_MODULE = mysite.settings
@@ -41,7 +42,7 @@ def project_of(directory: Path, *howtos: str) -> FreshProject:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> FreshProject:
-    return project_of(tmp_path_factory.mktemp("howto"), "add-to-your-project", "engines", "testing", "safety")
+    return project_of(tmp_path_factory.mktemp("howto"), *HOWTOS)
 
 
 def test_the_project_of_the_howto_passes_every_check(project: FreshProject) -> None:
@@ -118,7 +119,7 @@ def settings_in(howto: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("howto", ["engines", "production", "safety"])
+@pytest.mark.parametrize("howto", ["engines", "production", "safety", "hosted-tools"])
 def test_the_settings_shown_are_accepted(howto: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROVIDER_KEY", "sk-provider")
 
