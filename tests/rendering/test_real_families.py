@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from responses_ws.rendering.base import Ask
 from responses_ws.rendering.template import TemplateRenderer
@@ -19,8 +21,11 @@ from responses_ws.testing.rendering import TOOLS, Message
 
 from . import families
 from .simulation import Talk, assistant, called, tool, user
+from .test_properties import play, steps, texts
 
 FOLDER = Path(os.environ.get("RESPONSES_WS_FAMILIES", "nowhere"))
+LIKE = {"qwen3": "chatml", "llama3_1": "headers"}
+"""Our own families that write as they do."""
 PARSERS = {"qwen3": "think-hermes", "llama3_1": "llama3"}
 pytestmark = pytest.mark.families
 
@@ -82,6 +87,15 @@ def told(renderer: TemplateRenderer, text: str) -> Talk:
     talk.tell(tool("c", text))
     talk.tell(user(text))
     return talk
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instructions=st.one_of(st.none(), texts), steps=st.lists(steps, max_size=7))
+def test_any_conversation_turn_by_turn_is_at_once(name: str, instructions: str | None, steps: list[Any]) -> None:
+    talk = Talk(renderer_of(name), ask=Ask(tools=TOOLS), instructions=instructions)
+
+    play(talk, LIKE[name], steps)
 
 
 @pytest.mark.parametrize("name", PARSERS)
