@@ -26,6 +26,8 @@ class Manners(msgspec.Struct, frozen=True):
     """It takes no user message right behind a tool's result: an empty answer goes between."""
     takes_several_calls: bool = True
     """An assistant message may hold more than one."""
+    takes_text_and_calls: bool = True
+    """An assistant message with calls may say something, too. Without it its content is to be null."""
     takes_objects: bool = True
     """Arguments of calls are to be objects. Without it they stay JSON text."""
     takes_text_arguments: bool = True
@@ -57,6 +59,10 @@ def adapted(messages: Sequence[Message], manners: Manners) -> list[Message]:
             if message.get("reasoning_content"):
                 adapted_message[manners.reasoning_field] = message["reasoning_content"]
             calls = message.get("tool_calls")
+            if calls and not manners.takes_text_and_calls:
+                if content or message.get("reasoning_content"):
+                    made.append(adapted_message)
+                adapted_message = {"role": role, "content": None}
             if calls:
                 adapted_message["tool_calls"] = [_call(call, manners) for call in calls]
                 names.update((call["id"], call["function"]["name"]) for call in calls)

@@ -98,9 +98,11 @@ def probe(render: Render) -> Facts:
         ),
         "reasoning_content",
     )
-    said = None if calls["takes_objects"] else _AS_TEXT
-    calling = answer("", tool_calls=[call(arguments=said)])
-    several = answer("", tool_calls=[call(arguments=said), call("call00002", arguments=said)])
+    said = None if calls.get("takes_objects", True) else _AS_TEXT
+    calling: Message = answer("", tool_calls=[call(arguments=said)])
+    if not calls.get("takes_text_and_calls", True):
+        calling["content"] = None
+    several = {**calling, "tool_calls": [call(arguments=said), call("call00002", arguments=said)]}
     alternates = not shows(_LAST, [user(), user(_LAST)]) or not shows(_LAST, [user(), answer(), answer(_LAST)])
     manners = Manners(
         system=where,  # type: ignore[arg-type]
@@ -112,7 +114,6 @@ def probe(render: Render) -> Facts:
         **calls,
     )
     thinking = answer(**{field: _THOUGHT})
-    calling["content"] = _ANSWER
     return Facts(
         manners=manners,
         forgets_at_user=not shows(_THOUGHT, [user(), thinking, user()], opens_answer=True),
@@ -128,37 +129,39 @@ def probe(render: Render) -> Facts:
 def _ways_of_calls(shows: Callable[..., bool]) -> dict[str, bool]:
     """How calls are to be written, for `Manners`."""
 
-    def takes(call_id: str, arguments: Any) -> bool:
-        messages = [user(), answer("", tool_calls=[call(call_id, arguments=arguments)]), result(call_id)]
+    def takes(content: str | None, call_id: str, arguments: Any) -> bool:
+        calling = {**answer(tool_calls=[call(call_id, arguments=arguments)]), "content": content}
+        messages = [user(), calling, result(call_id)]
         # A template that writes Python's form of the object has not been made for objects, nor for text one that
         # quotes it once more.
         return shows(_VALUE, messages, tools=[TOOL]) and not any(
             shows(wrong, messages, tools=[TOOL]) for wrong in (f"'{_VALUE}'", f'\\"{_VALUE}')
         )
 
-    long_id = "call_0123456789abcdef"
-    wants_short_ids = not (takes(long_id, None) or takes(long_id, _AS_TEXT)) and (
-        takes(_CALL, None) or takes(_CALL, _AS_TEXT)
-    )
-    call_id = _CALL if wants_short_ids else long_id
-    takes_objects, takes_text = takes(call_id, None), takes(call_id, _AS_TEXT)
-    return {
-        "takes_objects": takes_objects or not takes_text,
-        "takes_text_arguments": takes_text,
-        "wants_short_ids": wants_short_ids,
-    }
+    for content in ("", None):
+        for call_id in ("call_0123456789abcdef", _CALL):
+            takes_objects, takes_text = takes(content, call_id, None), takes(content, call_id, _AS_TEXT)
+            if takes_objects or takes_text:
+                return {
+                    "takes_text_and_calls": content is not None,
+                    "wants_short_ids": call_id == _CALL,
+                    "takes_objects": takes_objects,
+                    "takes_text_arguments": takes_text,
+                }
+    # It has no calls.
+    return {}
 
 
 def _has_late_head(render: Render, manners: Manners, calling: Message) -> bool:
     front = [] if manners.system == "never" else [system()]
     for new in ([user(_LAST)], [result()]):
-        last = answer() if new[0]["role"] == "user" else calling
+        last, word = (answer(), _ANSWER) if new[0]["role"] == "user" else (calling, _VALUE)
         try:
             before = render([*front, user()], tools=[TOOL])
             whole = render([*front, user(), last, *new], tools=[TOOL], opens_answer=True)
         except TemplateFault:
             continue
-        tail = whole.partition(_ANSWER)[2]
+        tail = whole.partition(word)[2]
         if not whole.startswith(before) or _TOOL in tail or _SYSTEM in tail:
             return True
     return False

@@ -16,9 +16,9 @@ LONG_TEXT = 16_384
 class Tokenizer:
     """Text → ids, twice: with control tokens where a *template* has written them, and without any for all else.
 
-    ``document`` is the content of a ``tokenizer.json``. *Control tokens* are its added tokens, but for those of white
-    space only, which some vocabularies have for indentation. A second tokenizer is made of the same document
-    without their names: to it these are text like any other.
+    ``document`` is the content of a ``tokenizer.json``. *Control tokens* are its added tokens, but for those that text
+    becomes anyway: white space for indentation, and words that the vocabulary merges letters into. A second tokenizer
+    is made of the same document without their names: to it these are text like any other.
 
     Thread-safe. Raises ValueError: the document is not a tokenizer's.
     """
@@ -26,8 +26,7 @@ class Tokenizer:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.nonce = secrets.token_hex(16)
         """What no client can know, for marks that must not be met in a text."""
-        added = document.get("added_tokens") or []
-        controls = [token for token in added if token["special"] or token["content"].strip()]
+        controls = _controls(document)
         encoded = json.dumps(document)
         self.digest = hashlib.blake2b(encoded.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         """Of the document."""
@@ -213,6 +212,18 @@ def _built(document: str) -> tokenizers.Tokenizer:
     made.no_truncation()
     made.no_padding()
     return made
+
+
+def _controls(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    merges = document["model"].get("merges") or () if isinstance(document.get("model"), dict) else ()
+    # "a b" or ["a", "b"]; a space is never part of a word there.
+    words = {merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge) for merge in merges}
+    return [
+        token
+        for token in document.get("added_tokens") or []
+        # Some vocabularies write a space as ▁.
+        if token["content"].strip("▁ \t\r\n") and token["content"] not in words
+    ]
 
 
 def _renamed(document: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 
 from responses_ws.protocol.errors import InvalidRequest
 from responses_ws.rendering.base import Ask
+from responses_ws.rendering.template import TemplateRenderer
 
 from . import families
 from .simulation import TOOLS, Talk, assistant, called, tool, user
@@ -213,3 +214,19 @@ def test_images_are_refused() -> None:
 def test_a_template_without_tools_is_told_of() -> None:
     assert families.renderer("chatml").notes == []
     assert families.renderer("turns").notes == ["the chat template tells nothing of tools: none will be called"]
+
+
+def test_a_template_that_shows_calls_only_without_text_is_shown_both() -> None:
+    source = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+        "{% if message.content is none %}{% for call in message.tool_calls %}"
+        "<tool_call>{{ call.function.name ~ call.function.arguments }}</tool_call>{% endfor %}"
+        "{% else %}{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    talk = Talk(TemplateRenderer(families.tokenizer("chatml"), source), ask=Ask(tools=TOOLS))
+
+    talk.tell(user("Hi"), assistant("I look.", calls=[called("a")]), tool("a", "Rain"))
+
+    call = '<tool_call>get_weather{"city": "Oslo"}</tool_call>'
+    assert f"<|im_start|>assistant\nI look.<|im_end|>\n<|im_start|>assistant\n{call}" in talk.decoded()

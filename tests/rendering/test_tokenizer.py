@@ -104,3 +104,17 @@ def test_names_that_begin_alike_are_found_as_one_pattern() -> None:
 
     assert pattern.findall("<|ab|> <|a|> <|a [x [x] <|b") == ["<|ab|>", "<|a|>", "<|a", "[x", "[x]"]
     assert any_of([]).search("anything") is None
+
+
+def test_added_tokens_that_letters_merge_into_are_words() -> None:
+    document = json.loads(made("bpe first").raw.to_str())
+    word = "".join(document["model"]["merges"][40])
+    token_id = document["model"]["vocab"][word]
+    document["added_tokens"].append({**document["added_tokens"][0], "id": token_id, "content": word, "special": False})
+    document["added_tokens"].append({**document["added_tokens"][0], "id": 5, "content": "▁▁", "special": False})
+
+    tokenizer = Tokenizer(document)
+
+    assert word not in tokenizer.controls
+    assert "▁▁" not in tokenizer.controls
+    assert tokenizer.could_say_control(f"a {word} b") is False
