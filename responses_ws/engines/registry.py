@@ -100,7 +100,7 @@ class EngineRegistry:
         self._routes: dict[str, Route] = {}
         self._listed: dict[str, Route] = {}
         """Of models that nothing but their engine's list names."""
-        self._chance = chance
+        self.chance = chance
 
     def engine(self, name: str) -> Engine:
         """The engine called ``name`` in the settings.
@@ -204,7 +204,7 @@ class EngineRegistry:
         def order(other: Route) -> tuple[Any, ...]:
             more = other.load - least if key is None else (other.load - least) // CALLS_WORTH_A_PREFIX
             # Of equals each is drawn as often as its weight says.
-            drawn = (self._chance() if key is None else _chance_of(key, other)) ** (1 / other.weight)
+            drawn = (self.chance() if key is None else _chance_of(key, other)) ** (1 / other.weight)
             return ranks[other], other is not own, more, -drawn
 
         return sorted(ranks, key=order)
