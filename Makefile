@@ -3,6 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 VENV6 := .venv-django6
 DJANGO6 := Django>=6.0,<6.2
+PURE_ROOMS := protocol connection rendering
 HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
@@ -40,7 +41,7 @@ $(VENV)/.tests: $(VENV)/.installed
 	@$(PY) $(PIP) install -e '.[test]'
 	@touch $@
 
-# Django 6 needs Python 3.12. Tests that start servers ran on the reference stack already.
+# Django 6 needs Python 3.12. Tests that start servers ran on the reference stack already; the pure rooms know no Django.
 test-django6: ## run the tests on Django 6.x, in a second environment
 	@python="$$(sh .ci/find-python 12)" || { echo "NOT RUN on Django 6: no Python 3.12 or newer was found here"; exit 0; }; \
 		set -e; \
@@ -52,7 +53,8 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 			touch $(VENV6)/.tests; \
 		fi; \
 		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
-		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not stack and not conformance" -p no:cacheprovider $(ARGS)
+		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not stack and not conformance" \
+			$(PURE_ROOMS:%=--ignore=tests/%) -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, import-linter
 	$(VENV)/bin/ruff check .
