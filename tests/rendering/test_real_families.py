@@ -24,9 +24,9 @@ from .simulation import Talk, assistant, called, tool, user
 from .test_properties import play, steps, texts
 
 FOLDER = Path(os.environ.get("RESPONSES_WS_FAMILIES", "nowhere"))
-LIKE = {"qwen3": "chatml", "llama3_1": "headers"}
+LIKE = {"qwen3": "chatml", "llama3_1": "headers", "deepseek_v3": "words", "gemma3": "words"}
 """Our own families that write as they do."""
-PARSERS = {"qwen3": "think-hermes", "llama3_1": "llama3"}
+PARSERS = {"qwen3": "think-hermes", "llama3_1": "llama3", "deepseek_v3": "plain", "gemma3": "plain"}
 pytestmark = pytest.mark.families
 
 
@@ -49,7 +49,7 @@ class _Real(RendererContract):
 
     def said(self, message: Message) -> Sequence[int]:
         renderer = self.renderer()
-        (end,) = [name for name in ("<|im_end|>", "<|eot_id|>") if name in renderer.tokenizer.controls]
+        (end,) = renderer.stop_names
         said = families.text_of(PARSERS[self.name], message) + end
         return renderer.tokenizer.raw.encode(said, add_special_tokens=False).ids
 
@@ -70,6 +70,16 @@ class TestLlama31(_Real):
     name = "llama3_1"
 
 
+class TestDeepSeekV3(_Real):
+    name = "deepseek_v3"
+    takes_tools = False
+
+
+class TestGemma3(_Real):
+    name = "gemma3"
+    takes_tools = False
+
+
 @pytest.mark.parametrize("name", PARSERS)
 def test_no_text_says_a_control_token(name: str) -> None:
     renderer = renderer_of(name)
@@ -83,8 +93,9 @@ def test_no_text_says_a_control_token(name: str) -> None:
 def told(renderer: TemplateRenderer, text: str) -> Talk:
     talk = Talk(renderer, ask=Ask(tools=TOOLS), instructions=text)
     talk.tell(user(text), assistant(text), user(text))
-    talk.sample(assistant(None, calls=[called("c")]), ids=[])
-    talk.tell(tool("c", text))
+    if renderer.facts.shows_tools:
+        talk.sample(assistant(None, calls=[called("c")]), ids=[])
+        talk.tell(tool("c", text))
     talk.tell(user(text))
     return talk
 
