@@ -261,5 +261,7 @@ def _decoded(arguments: str) -> dict[str, Any]:
 
 
 def _shortened(text: str, most_bytes: int) -> str:
+    # Half of a surrogate pair, as some JSON holds, could not be sent.
     encoded = text.encode("utf-8", "replace")
-    return text if len(encoded) <= most_bytes else encoded[:most_bytes].decode("utf-8", "ignore") + _REST_LEFT_OUT
+    rest = _REST_LEFT_OUT if len(encoded) > most_bytes else ""
+    return encoded[:most_bytes].decode("utf-8", "ignore") + rest

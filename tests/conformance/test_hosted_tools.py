@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import Agent, HostedMCPTool, ModelSettings, responses_websocket_session, set_tracing_disabled
 from openai import OpenAI
 from openai.types.responses import Response
 
@@ -16,6 +17,14 @@ from .grammar import check_turn
 pytestmark = pytest.mark.conformance
 
 PAGE = {"url": "https://oslo.example/", "title": "Oslo", "text": "It is clear in Oslo. More: https://oslo.example/"}
+
+
+@pytest.fixture(autouse=True)
+def _no_tracing() -> Iterator[None]:
+    """Traces would be sent to their maker."""
+    set_tracing_disabled(True)
+    yield
+    set_tracing_disabled(False)
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +149,24 @@ def test_a_search_that_is_read_back_is_as_it_was_sent(client: OpenAI, tooled: Se
 
     assert read.output == response.output
     assert "model_output" not in read.model_dump_json()
+
+
+@pytest.mark.parametrize("chained", [False, True], ids=["resends", "chains"])
+async def test_the_agents_sdk_approves_calls_of_a_hosted_server(
+    tooled: Server, key: str, notes: dict[str, Any], chained: bool
+) -> None:
+    asked: list[str] = []
+
+    def approve(request: Any) -> Any:
+        asked.append(request.data.name)
+        return {"approve": True}
+
+    tool = HostedMCPTool(tool_config=notes, on_approval_request=approve)  # type: ignore[arg-type]
+    agent = Agent(name="Clerk", model="scripted", tools=[tool], model_settings=ModelSettings(store=False))
+    more: Any = {"auto_previous_response_id": True} if chained else {}
+
+    async with responses_websocket_session(api_key=key, base_url=tooled.base_url) as session:
+        result = await session.run(agent, '!call notes__delete {"name": "c"}', **more)
+
+    assert asked == ["delete"]
+    assert "deleted c" in result.final_output

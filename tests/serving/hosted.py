@@ -60,6 +60,8 @@ class Notebook(HostedTool):
                 await asyncio.Event().wait()
             if text == "break":
                 raise RuntimeError("a secret of its own")
+            if text == "half":
+                return Outcome(output="half a pair: \ud800")
             if text == "fail":
                 raise ToolError("There is no paper left.")
             return Outcome(output=f"noted: {text}")

@@ -273,7 +273,7 @@ async def test_a_tool_of_the_server_that_fails_is_told_to_the_model(
 
 
 async def test_a_slow_tool_is_given_up(principal: Principal, notes: dict[str, Any], settings: Any) -> None:
-    mcp = settings.RESPONSES_WS["TOOLS"]["mcp"] | {"SECONDS": 3}
+    mcp = settings.RESPONSES_WS["TOOLS"]["mcp"] | {"SECONDS": 5}
     settings.RESPONSES_WS = settings.RESPONSES_WS | {"TOOLS": {"mcp": mcp}}
     engine = script(call("slow"), "Too slow.")
 

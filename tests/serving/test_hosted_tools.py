@@ -197,6 +197,14 @@ async def test_a_long_output_is_cut_off(principal: Principal) -> None:
     assert output.endswith("[The rest was left out: it is too long.]")
 
 
+async def test_an_output_that_is_no_text_is_made_one(principal: Principal) -> None:
+    script(calls(note("half")), "Odd.")
+
+    response = await response_of(asked(principal, "Note.", tools=[NOTES], store=False))
+
+    assert response["output"][0]["output"] == "half a pair: ?"
+
+
 async def test_arguments_that_are_no_object_reach_no_tool(principal: Principal) -> None:
     engine = script(Plan(text=[], calls=[Call("notes__note", "[1]")], finish="tool_calls"), "Sorry.")
 
