@@ -2,11 +2,19 @@
 
 import asyncio
 import logging
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from responses_ws.protocol.errors import InvalidRequest
+from responses_ws.runtime.http import Gate
 from responses_ws.tools.base import Job, ToolError
 from responses_ws.tools.mcp import Mcp
 from tests.fakes.mcp_server import KEY
@@ -114,7 +122,7 @@ async def test_a_name_that_leads_inside_is_not_connected_to(mcp_server: McpServe
         return ["127.0.0.1"]
 
     mcp = Mcp("mcp", {"PORTS": [443, int(mcp_server.origin.rpartition(":")[2])]})
-    mcp.gate = type(mcp.gate)(schemes=frozenset({"http"}), ports=mcp.gate.ports, resolve=inside)
+    mcp.gate = Gate(schemes=frozenset({"http"}), ports=mcp.gate.ports, resolve=inside)
     before = mcp_server.calls()
 
     with pytest.raises(ToolError, match="must not be reached"):
@@ -122,6 +130,50 @@ async def test_a_name_that_leads_inside_is_not_connected_to(mcp_server: McpServe
 
     assert asked == ["rebound.example"]
     assert mcp_server.calls() == before
+
+
+async def test_a_server_is_known_by_its_name_and_not_by_the_address_that_was_pinned(tmp_path: Path) -> None:
+    names: list[str | None] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*signed_by_nobody(tmp_path, "mcp.example"))
+    context.sni_callback = lambda _socket, name, _context: names.append(name)  # type: ignore[assignment, func-returns-value]
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    origin = f"https://mcp.example:{server.sockets[0].getsockname()[1]}"
+
+    async def loopback(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    mcp = Mcp("mcp", {"TRUSTED": [origin], "SECONDS": 5})
+    mcp.gate = Gate(trusted=mcp.gate.trusted, resolve=loopback)
+    async with server:
+        with pytest.raises(ToolError, match="could not be reached"):
+            await mcp.listed(tool(f"{origin}/mcp"))
+
+    assert names and set(names) == {"mcp.example"}
+
+
+def signed_by_nobody(directory: Path, name: str) -> tuple[Path, Path]:
+    """Paths of a certificate for ``name`` that nobody trusts, and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    return paths
 
 
 async def test_keys_and_paths_are_not_logged(mcp: Mcp, mcp_server: McpServer, caplog: pytest.LogCaptureFixture) -> None:
