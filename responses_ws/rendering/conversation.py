@@ -68,7 +68,7 @@ def adapted(messages: Sequence[Message], manners: Manners) -> list[Message]:
                 names.update((call["id"], call["function"]["name"]) for call in calls)
         elif role == "tool":
             call_id = message["tool_call_id"]
-            adapted_message["tool_call_id"] = _id(call_id, manners)
+            adapted_message["tool_call_id"] = call_id_of(call_id, manners)
             if call_id in names:
                 adapted_message["name"] = names[call_id]
         if manners.answers_results and role == "user" and made and made[-1]["role"] == "tool":
@@ -122,10 +122,15 @@ def _call(call: dict[str, Any], manners: Manners) -> dict[str, Any]:
         elif not manners.takes_text_arguments:
             # Nothing that was said is lost.
             arguments = {"arguments": arguments}
-    return {"id": _id(call["id"], manners), "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {
+        "id": call_id_of(call["id"], manners),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
-def _id(call_id: str, manners: Manners) -> str:
+def call_id_of(call_id: str, manners: Manners) -> str:
+    """A call's id as the template takes it."""
     return short_id(call_id) if manners.wants_short_ids else call_id
 
 

@@ -10,7 +10,8 @@ from responses_ws.protocol.errors import InvalidRequest
 from .base import Ask, Draft
 from .chat import ChatPrompt
 from .chat_template import TemplateFault
-from .conversation import Message
+from .conversation import Message, call_id_of
+from .facts import CALL_ID
 from .seams import Anchor, Kind, Seam, before, outline_of, stand_ins
 from .tokenizer import Hidden
 from .tokens import TokenLog
@@ -142,7 +143,7 @@ class NextDraft(_TemplateDraft):
         self._seam = seam
         self._new = prompt.log.since(self._base.messages)
         self._last = prompt.log[self._base.messages - 1] if self._base.messages else b"{}"
-        self.size = sum(map(len, self._new))
+        self.size = sum(map(len, self._new)) + (len(prompt.instructions) if renderer.facts.has_late_head else 0)
 
     def make(self) -> None:
         renderer, seam, base = self._renderer, self._seam, self._base
@@ -161,12 +162,15 @@ class NextDraft(_TemplateDraft):
         except TemplateFault:
             self._make_full()
             return
-        # Between the mark and the end of an answer there may be the ids of its calls, but nothing that ends one.
-        end = tail.find(seam.closing) if seam.closing else len(seam.skipped)
-        if end < 0 or not (seam.closing or tail.startswith(seam.skipped)):
+        skipped = seam.skipped
+        if base.spans.last.kind == "sampled" and new and new[0]["role"] == "tool":
+            # The last of the calls that stand for the answer's has the id of the real one.
+            manners = renderer.facts.manners
+            skipped = skipped.replace(CALL_ID, call_id_of(context[-1]["tool_calls"][-1]["id"], manners))
+        if not tail.startswith(skipped + seam.closing):
             self._make_full()
             return
-        tail = tail[end:]
+        tail = tail[len(skipped) :]
         last_id = base.since(len(base) - 1)[0] if len(base) else -1
         if seam.closing and last_id in renderer.stop_ids:
             tail = tail[len(seam.closing) :]

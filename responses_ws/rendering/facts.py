@@ -15,7 +15,7 @@ Render = Callable[..., str]
 _SYSTEM, _USER, _ANSWER, _THOUGHT, _NAME, _KEY, _VALUE, _RESULT, _LAST, _TOOL = (
     f"Zq{word}xv" for word in ("sys", "usr", "ans", "tho", "nam", "key", "val", "res", "las", "too")
 )
-_CALL = "call00001"
+CALL_ID = "call00001"
 _AS_TEXT = f'{{"{_KEY}": "{_VALUE}"}}'
 
 
@@ -49,12 +49,12 @@ def answer(text: str = _ANSWER, **fields: Any) -> Message:
     return {"role": "assistant", "content": text, **fields}
 
 
-def call(call_id: str = _CALL, *, name: str = _NAME, arguments: Any = None) -> dict[str, Any]:
+def call(call_id: str = CALL_ID, *, name: str = _NAME, arguments: Any = None) -> dict[str, Any]:
     arguments = {_KEY: _VALUE} if arguments is None else arguments
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def result(call_id: str = _CALL, text: str = _RESULT) -> Message:
+def result(call_id: str = CALL_ID, text: str = _RESULT) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "name": _NAME, "content": text}
 
 
@@ -139,12 +139,12 @@ def _ways_of_calls(shows: Callable[..., bool]) -> dict[str, bool]:
         )
 
     for content in ("", None):
-        for call_id in ("call_0123456789abcdef", _CALL):
+        for call_id in ("call_0123456789abcdef", CALL_ID):
             takes_objects, takes_text = takes(content, call_id, None), takes(content, call_id, _AS_TEXT)
             if takes_objects or takes_text:
                 return {
                     "takes_text_and_calls": content is not None,
-                    "wants_short_ids": call_id == _CALL,
+                    "wants_short_ids": call_id == CALL_ID,
                     "takes_objects": takes_objects,
                     "takes_text_arguments": takes_text,
                 }
@@ -178,7 +178,7 @@ def _scaffolds(render: Render, manners: Manners, calling: Message) -> tuple[str,
             text = render(messages, tools=[TOOL])
         except TemplateFault:
             continue
-        for word in (_SYSTEM, _USER, _ANSWER, _THOUGHT, _NAME, _KEY, _VALUE, _RESULT, _TOOL, _CALL):
+        for word in (_SYSTEM, _USER, _ANSWER, _THOUGHT, _NAME, _KEY, _VALUE, _RESULT, _TOOL, CALL_ID):
             pieces = text.split(word)[:-1]
             found.update(piece[-40:] for piece in pieces)
     return tuple(sorted(found))

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -16,8 +15,9 @@ T = TypeVar("T")
 Kind = Literal["u", "s", "t", "a", "c"]
 """A message's kind: user, system, tool, assistant, assistant with calls."""
 _KINDS: Mapping[str, Kind] = {"user": "u", "system": "s", "tool": "t"}
-_MOST_ALIKE = 2
-"""Of a run of messages of one kind the template is shown so many: the third is rendered as the second."""
+_ALIKE = re.compile(r"(.{1,3}?)\1{2,}")
+"""Of a run of messages of one kind, or of calls and their results, the template is shown two: the third is rendered as
+the second."""
 _MOST_REMEMBERED = 512
 
 
@@ -157,4 +157,4 @@ def stand_ins(kinds: Sequence[Kind], text: str) -> list[Message]:
 
 
 def _short(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-    return tuple(kind for kind, run in groupby(kinds) for kind in list(run)[:_MOST_ALIKE])
+    return cast("tuple[Kind, ...]", tuple(_ALIKE.sub(r"\1\1", "".join(kinds))))
