@@ -77,10 +77,12 @@ class Record:
         service_tier: str,
         transport: str,
         is_warmup: bool,
+        received_at: float,
         count: Callable[[], Usage],
     ) -> None:
         self._principal = principal
-        self._began = time.perf_counter()
+        self._received_at = received_at
+        """When it was asked for, by `time.perf_counter`."""
         self.first_token_ms: float | None = None
         self.is_closed = False
         self.count = count
@@ -150,7 +152,7 @@ class Record:
 
     def saw_first_token(self) -> None:
         if self.first_token_ms is None:
-            self.first_token_ms = (time.perf_counter() - self._began) * 1000
+            self.first_token_ms = (time.perf_counter() - self._received_at) * 1000
 
     async def close(
         self,
@@ -180,7 +182,7 @@ class Record:
         self, status: str, usage: Usage, reason: str, stored: Stored | None, appending: Appending | None
     ) -> Place | None:
         now = timezone.now()
-        duration_ms = (time.perf_counter() - self._began) * 1000
+        duration_ms = (time.perf_counter() - self._received_at) * 1000
         fields = {
             "status": status,
             "reason": reason[:64],

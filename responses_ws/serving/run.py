@@ -84,6 +84,7 @@ class Run:
             service_tier=self._turn.response["service_tier"],
             transport=self.asked.transport,
             is_warmup=self.asked.request.is_warmup,
+            received_at=self.asked.received_at,
             count=self._usage,
         )
         self._step: Step | None = None

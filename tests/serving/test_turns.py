@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from responses_ws.connection.chain import Chains
 from responses_ws.models import StoredItem, StoredResponse, UsageRecord
 from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, Overloaded, PreviousResponseNotFound
-from responses_ws.runtime import background
+from responses_ws.runtime import background, dbpool
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores import rows
@@ -327,3 +327,14 @@ async def test_a_parent_deleted_elsewhere_is_noticed_at_the_latest_when_its_chil
     assert events[-1]["type"] == "response.failed"
     assert (record.status, record.reason) == ("failed", "previous_response_not_found")
     assert not await StoredItem.objects.aexists()
+
+
+async def test_a_record_times_a_turn_from_its_request_on(principal: Principal) -> None:
+    ask = asked(principal, "Hello")
+    ask.received_at -= 100
+
+    response = await response_of(ask)
+    record = await dbpool.run(lambda: UsageRecord.objects.get(response_id=response["id"]))
+
+    assert record.first_token_ms is not None and record.duration_ms is not None
+    assert 100_000 <= record.first_token_ms <= record.duration_ms
