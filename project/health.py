@@ -7,15 +7,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from django.http import HttpRequest, HttpResponse
-
-
-async def readiness(_request: HttpRequest) -> HttpResponse:
-    """200 while this server takes new work, 503 while it drains: then a load balancer sends nobody here any more."""
-    from responses_ws.runtime.drain import is_draining
-
-    return HttpResponse("draining\n", status=503) if is_draining() else HttpResponse("ok\n")
-
 
 def var_path(name: str) -> Path:
     return Path(os.environ.get("RESPONSES_WS_VAR", "var")) / name

@@ -128,6 +128,7 @@ CELERY_BEAT_SCHEDULE = {
 
 RESPONSES_WS = {
     "REDIS_URL": os.environ.get("REDIS_URL", ""),
+    "METRICS_TOKEN": os.environ.get("METRICS_TOKEN", ""),
     "ENGINES": {"scripted": {"ENGINE": "responses_ws.engines.scripted.Scripted"}},
     "MODELS": {"scripted": {"ENGINE": "scripted"}},
 }

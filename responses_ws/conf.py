@@ -65,6 +65,8 @@ class Settings:
     API_DOCS: bool = True
     """Serve ``openapi.json``, ``asyncapi.json`` and the page ``docs`` beside the endpoints, to everybody and without a
     key: they hold no secrets. Off: 404."""
+    METRICS_TOKEN: str = ""
+    """The bearer token with which Prometheus may read ``/metrics`` of `responses_ws.monitoring`. Empty: 404."""
     WEBSOCKET: bool = True
     """Off: every handshake is answered with 426, after which clients that can go to HTTP. Turns on open sockets go on.
     Under a server that cannot refuse with a status (daphne) the socket opens, gets that error, and closes with 1008."""

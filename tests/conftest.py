@@ -12,7 +12,7 @@ import redis
 
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
-from responses_ws.runtime import dbpool
+from responses_ws.runtime import dbpool, metrics
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
@@ -33,6 +33,7 @@ def _process_state() -> Iterator[None]:
     hot_tier.clear()
     registry.reset()
     classifiers.reset()
+    metrics.clear()
 
 
 @pytest.fixture

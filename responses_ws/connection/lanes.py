@@ -82,3 +82,7 @@ class Lanes:
     @property
     def active(self) -> int:
         return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))

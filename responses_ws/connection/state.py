@@ -107,6 +107,10 @@ class Connection:
     def active_turns(self) -> int:
         return self._lanes.active
 
+    @property
+    def waiting_turns(self) -> int:
+        return self._lanes.waiting
+
     def _create(self, create: ResponseCreate | InvalidCreate, size: int, now: float) -> list[Command]:
         try:
             self._lanes.add(create, size)

@@ -117,6 +117,10 @@ class EngineRegistry:
             station = self._stations[name] = Station(_build(name), _slots(name))
         return station
 
+    def stations(self) -> dict[str, Station]:
+        """Those that there are so far, by name."""
+        return dict(self._stations)
+
     def install(self, name: str, engine: Engine) -> None:
         """Use this instance under ``name``, whatever the settings say: for tests and embedding projects."""
         self._forget_routes()

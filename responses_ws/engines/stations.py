@@ -4,6 +4,8 @@ import asyncio
 import logging
 import time
 
+from responses_ws.runtime import metrics
+
 from .base import Engine, EngineError, EngineModel
 from .health import Condition
 from .slots import Slots
@@ -32,6 +34,7 @@ class Station:
 
     def failed(self, error: EngineError, *, has_spoken: bool) -> None:
         """A call has failed; after some output, if it ``has_spoken``."""
+        metrics.engine_failures.add((self.engine.name, error.kind))
         before = self.condition.state
         self.condition.failed(error, time.monotonic(), has_spoken=has_spoken)
         if self.condition.state is not before:

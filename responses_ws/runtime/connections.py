@@ -9,6 +9,10 @@ class LiveSocket(Protocol):
     project_id: int
     api_key_id: int | None
 
+    @property
+    def waiting_turns(self) -> int:
+        """Turns that have been asked for and may not start yet."""
+
     async def recheck(self) -> None:
         """The rights of its key have changed: close it if there are none left."""
 
@@ -33,6 +37,11 @@ def closed(socket: LiveSocket) -> None:
 def live_sockets() -> int:
     """How many sockets are open in this process."""
     return len(_sockets)
+
+
+def waiting_turns() -> int:
+    """How many turns wait on them, for their lane or for room."""
+    return sum(socket.waiting_turns for socket in _sockets)
 
 
 def close_sockets() -> None:

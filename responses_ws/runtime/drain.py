@@ -28,6 +28,11 @@ def running_turn() -> Iterator[None]:
         _running_turns -= 1
 
 
+def running_turns() -> int:
+    """How many are held now."""
+    return _running_turns
+
+
 def is_busy() -> bool:
     """Whether a turn runs that a drain should wait for."""
     return _running_turns > 0

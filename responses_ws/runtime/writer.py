@@ -41,6 +41,11 @@ class GroupWriter:
             self._lock.notify()
         return future
 
+    @property
+    def waiting(self) -> int:
+        """Writes that no commit has begun with."""
+        return len(self._queue)
+
     async def write(self, write: Callable[[], R]) -> R:
         """Queue a write and wait until it is durable."""
         return await asyncio.wrap_future(self.submit(write))

@@ -25,6 +25,7 @@ from responses_ws.protocol.request import (
 )
 from responses_ws.rendering.chat import MEDIA, ChatPrompt, Medium
 from responses_ws.rendering.tools import ToolSet
+from responses_ws.runtime import metrics
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import find_stored
@@ -224,9 +225,11 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
     if asked.chains is not None:
         link = asked.chains.find(response_id)
         if link is not None:
+            metrics.lookups.add(("connection",))
             return link
     link = hot_tier.get(project_id, response_id)
     if link is not None:
+        metrics.lookups.add(("process",))
         return link
     stored = await find_stored(project_id, response_id)
     if stored is None or stored.response["status"] not in CONTINUABLE:

@@ -16,7 +16,7 @@ from responses_ws.models import UsageRecord
 from responses_ws.protocol.errors import ApiError, ConversationLocked, PreviousResponseNotFound
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
-from responses_ws.runtime import background, dbpool, sql
+from responses_ws.runtime import background, dbpool, metrics, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
@@ -195,7 +195,13 @@ class Record:
             "render_path": max((step.path or "" for step in self._token_steps), key=_PATHS.index, default=""),
             "rendered_tokens": sum(step.rendered_tokens for step in self._token_steps),
         }
-        end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
+        end: tuple[Stored, Place] | ApiError | None = None
+        has_failed = True
+        try:
+            end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
+            has_failed = isinstance(end, ApiError)
+        finally:
+            self._count_in("failed" if has_failed else status, usage, duration_ms)
         dispatcher.kick()
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, status, usage))
@@ -207,6 +213,20 @@ class Record:
                 redis_store.save(self._principal.project_id, saved.response, place, saved.items, saved.input_end)
             )
         return None if end is None else end[1]
+
+    def _count_in(self, status: str, usage: Usage, duration_ms: float) -> None:
+        model = self._row["model"]
+        metrics.turn_ended(
+            transport=self._row["transport"],
+            model=model,
+            status=status,
+            usage=usage,
+            seconds=duration_ms / 1000,
+            first_token_ms=self.first_token_ms,
+        )
+        for step in self._token_steps:
+            if step.path is not None:
+                metrics.step_rendered(model, step.path, step.rendered_tokens)
 
     def _tell(self, status: str, usage: Usage) -> None:
         """In a thread of the pool."""

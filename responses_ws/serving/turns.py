@@ -9,6 +9,7 @@ from responses_ws.protocol.errors import (
     Overloaded,
 )
 from responses_ws.protocol.steering import Steer
+from responses_ws.runtime import metrics
 from responses_ws.runtime.drain import is_draining, running_turn
 
 from .context import Asked
@@ -36,8 +37,9 @@ async def run_turn(asked: Asked) -> Frames:
         async with conversation_let_go(asked):
             try:
                 run = Run(await open_context(asked), mailbox)
-            except ApiError:
+            except ApiError as error:
                 asked.evict_parent()
+                metrics.refused.add((asked.transport, error.code or error.type))
                 raise
             while True:
                 async with aclosing(run.warm_up() if asked.request.is_warmup else run.generate()) as events:

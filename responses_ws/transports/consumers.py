@@ -88,6 +88,10 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             return
         await self._obey(self._connection.receive(text_data, now=time.monotonic()))
 
+    @property
+    def waiting_turns(self) -> int:
+        return self._connection.waiting_turns
+
     def forget(self, response_ids: set[str]) -> None:
         """Responses were deleted elsewhere."""
         self._connection.chains.forget(response_ids)

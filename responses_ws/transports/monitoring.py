@@ -1,0 +1,153 @@
+"""Whether this process lives, whether it should be sent work, and what it has counted.
+
+Async views of Django alone: they wait neither for a thread nor for a turn.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from django.db import Error, connection
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+
+from responses_ws.conf import app_settings
+from responses_ws.engines.health import State
+from responses_ws.engines.registry import registry
+from responses_ws.models import UsageRecord
+from responses_ws.protocol.errors import ApiError
+from responses_ws.runtime import connections, dbpool, drain, redis
+from responses_ws.runtime import metrics as counted
+from responses_ws.runtime.metrics import Gauge
+from responses_ws.runtime.writer import writer
+
+DATABASE_SECONDS = 2.0
+"""How long a health check or a scrape waits for the database."""
+SECONDS_READY = 1.0
+SECONDS_UNBILLED = 15.0
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """An answer that is asked for at most once in ``seconds``, and once at a time: whoever comes meanwhile shares it.
+
+    Health checks need no key. However many come, and however long the database takes, one of them asks it.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], *, seconds: float) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._asking: asyncio.Future[T] | None = None
+        self._old_at = 0.0
+
+    async def get(self) -> T:
+        """Raises TimeoutError after ``DATABASE_SECONDS``; and whatever asking raises."""
+        loop = asyncio.get_running_loop()
+        asking = self._asking
+        if asking is None or asking.get_loop() is not loop or (asking.done() and loop.time() >= self._old_at):
+            asking = self._asking = asyncio.ensure_future(self._ask())
+            asking.add_done_callback(self._answered)
+        async with asyncio.timeout(DATABASE_SECONDS):
+            return await asyncio.shield(asking)
+
+    def _answered(self, asking: "asyncio.Future[T]") -> None:
+        self._old_at = asking.get_loop().time() + self._seconds
+        if not asking.cancelled():
+            # Told to all who wait, if there still are any.
+            asking.exception()
+
+
+async def healthz(_request: HttpRequest) -> HttpResponse:
+    """The process answers: that is all. Who restarts it because others are down makes it worse."""
+    return JsonResponse({"status": "ok"})
+
+
+async def readyz(_request: HttpRequest) -> HttpResponse:
+    """Whether to send work here: 503 while it drains, and while the database, which every turn needs, is away."""
+    if drain.is_draining():
+        return _unready("draining")
+    try:
+        await database_answers.get()
+    except (ApiError, Error, TimeoutError):
+        return _unready("unavailable", database="down")
+    client = redis.client()
+    if client is None:
+        return _told({"status": "ok", "database": "ok"})
+    # Chains are read from the database without it.
+    is_up = await redis.attempt(client.ping())
+    return _told({"status": "ok" if is_up else "degraded", "database": "ok", "redis": "ok" if is_up else "down"})
+
+
+async def metrics(request: HttpRequest) -> HttpResponse:
+    """For Prometheus. Without a token in the settings there is no such page."""
+    token = app_settings.METRICS_TOKEN
+    if not token:
+        raise Http404
+    if not secrets.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {token}".encode()):
+        return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
+    return HttpResponse(counted.exposition([*_here(), *await _everywhere()]), content_type=counted.CONTENT_TYPE)
+
+
+def _here() -> list[Gauge]:
+    """What is so in this process."""
+    stations = registry.stations().items()
+    return [
+        Gauge("responses_ws_sockets", "Open WebSockets.", samples=[((), connections.live_sockets())]),
+        Gauge("responses_ws_turns_running", "Turns in flight, each on a lane.", samples=[((), drain.running_turns())]),
+        Gauge("responses_ws_turns_waiting", "Turns waiting on sockets.", samples=[((), connections.waiting_turns())]),
+        Gauge("responses_ws_draining", "1 while it takes no more turns.", samples=[((), drain.is_draining())]),
+        Gauge("responses_ws_writer_queue", "Writes waiting for a commit to begin.", samples=[((), writer.waiting)]),
+        Gauge(
+            "responses_ws_engine_calls",
+            "Calls to an engine that run, or wait for a place.",
+            ("engine", "state"),
+            [
+                ((name, state), value)
+                for name, station in stations
+                for state, value in (("running", station.slots.running), ("waiting", station.slots.waiting))
+            ],
+        ),
+        Gauge(
+            "responses_ws_engine_up",
+            "0 while it is known to be down.",
+            ("engine",),
+            [((name,), station.condition.state is not State.DOWN) for name, station in stations],
+        ),
+    ]
+
+
+async def _everywhere() -> list[Gauge]:
+    """What the database says, the same from every process; nothing while it does not answer."""
+    try:
+        count, seconds = await unbilled.get()
+    except (ApiError, Error, TimeoutError):
+        return []
+    return [
+        Gauge("responses_ws_unbilled_records", "Usage records that wait for the ledger.", samples=[((), count)]),
+        Gauge("responses_ws_unbilled_oldest_seconds", "Since the first of them ended.", samples=[((), seconds)]),
+    ]
+
+
+def _select() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _unbilled() -> tuple[int, float]:
+    rows = UsageRecord.objects.unbilled()
+    oldest = rows.oldest_end()
+    return rows.count(), (timezone.now() - oldest).total_seconds() if oldest is not None else 0.0
+
+
+def _unready(status: str, **detail: str) -> HttpResponse:
+    return _told({"status": status, **detail}, status=503)
+
+
+def _told(detail: dict[str, str], *, status: int = 200) -> HttpResponse:
+    return JsonResponse(detail, status=status, headers={"Cache-Control": "no-store"})
+
+
+database_answers = Recent(lambda: dbpool.run(_select), seconds=SECONDS_READY)
+unbilled = Recent(lambda: dbpool.run(_unbilled), seconds=SECONDS_UNBILLED)

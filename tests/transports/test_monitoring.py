@@ -1,0 +1,293 @@
+"""What load balancers and Prometheus are told."""
+
+import asyncio
+import threading
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import AsyncClient
+from django.utils import timezone
+from prometheus_client.parser import text_string_to_metric_families
+
+from responses_ws.engines.base import EngineError
+from responses_ws.engines.registry import registry
+from responses_ws.models import ApiKey, UsageRecord
+from responses_ws.runtime import background, connections, dbpool, drain
+from responses_ws.serving.admission import Principal
+from responses_ws.serving.turns import run_turn
+from responses_ws.stores.memory import hot_tier
+from responses_ws.testing import ResponsesCommunicator
+from responses_ws.transports import monitoring
+from tests.serving.bytes_model import BytesEngine
+from tests.serving.turns import Chains, asked, events_of, response_of
+from tests.waiting import until
+
+TOKEN = "a-token-of-prometheus"
+
+
+def set_up(settings: Any, **changed: Any) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, **changed}
+
+
+async def answer_of(path: str) -> tuple[int, dict[str, Any]]:
+    answer = await AsyncClient().get(path)
+    return answer.status_code, answer.json()
+
+
+class Scrape:
+    """One look at /metrics."""
+
+    def __init__(self, text: str) -> None:
+        self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        """The value under these labels, or None."""
+        found = [one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()]
+        assert len(found) < 2, f"{name} is there {len(found)} times"
+        return found[0] if found else None
+
+
+async def scrape() -> Scrape:
+    answer = await AsyncClient().get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200
+    assert answer["Content-Type"].startswith("text/plain; version=0.0.4")
+    return Scrape(answer.content.decode())
+
+
+class DeafDatabase:
+    """While inside, no function that is given to the pool begins."""
+
+    async def __aenter__(self) -> None:
+        self._end = threading.Event()
+        self._blocked = [asyncio.create_task(dbpool.run(self._end.wait)) for _ in range(4)]
+        await asyncio.sleep(0)
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        self._end.set()
+        await asyncio.gather(*self._blocked)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "DATABASE_SECONDS", 0.05)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_server_that_works_is_ready() -> None:
+    assert await answer_of("/readyz") == (200, {"status": "ok", "database": "ok"})
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_draining_server_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "_is_draining", True)
+
+    assert await answer_of("/healthz") == (200, {"status": "ok"})
+    assert await answer_of("/readyz") == (503, {"status": "draining"})
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.django_db(transaction=True)
+async def test_while_the_database_does_not_answer_the_server_lives_and_is_not_ready() -> None:
+    async with DeafDatabase():
+        alive, ready = await answer_of("/healthz"), await answer_of("/readyz")
+
+    assert alive == (200, {"status": "ok"})
+    assert ready == (503, {"status": "unavailable", "database": "down"})
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.django_db(transaction=True)
+async def test_many_checks_ask_the_database_once() -> None:
+    asked_for = 0
+
+    async def ask() -> None:
+        nonlocal asked_for
+        asked_for += 1
+        await dbpool.run(monitoring._select)
+
+    recent = monitoring.Recent(ask, seconds=60.0)
+    async with DeafDatabase():
+        late = await asyncio.gather(*(recent.get() for _ in range(20)), return_exceptions=True)
+    await asyncio.gather(*(recent.get() for _ in range(20)))
+
+    assert {type(error) for error in late} == {TimeoutError}
+    assert asked_for == 1
+
+
+async def test_an_answer_is_asked_for_again_when_it_is_old() -> None:
+    answers = iter([1, 2])
+
+    async def ask() -> int:
+        return next(answers)
+
+    recent = monitoring.Recent(ask, seconds=0.0)
+
+    assert [await recent.get(), await recent.get()] == [1, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_with_its_redis_a_server_is_whole(settings: Any, redis_url: str) -> None:
+    set_up(settings, REDIS_URL=redis_url)
+
+    assert await answer_of("/readyz") == (200, {"status": "ok", "database": "ok", "redis": "ok"})
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_without_its_redis_a_server_is_ready_all_the_same(settings: Any) -> None:
+    set_up(settings, REDIS_URL="redis://127.0.0.1:1/0")
+
+    assert await answer_of("/readyz") == (200, {"status": "degraded", "database": "ok", "redis": "down"})
+
+
+@pytest.mark.parametrize(
+    ("token", "sent", "status"),
+    [
+        pytest.param("", "Bearer ", 404, id="none is set"),
+        pytest.param(TOKEN, "", 401, id="none is sent"),
+        pytest.param(TOKEN, "Bearer other", 401, id="another"),
+        pytest.param(TOKEN, f"Bearer {TOKEN} ", 401, id="more than it"),
+        pytest.param(TOKEN, "Bearer Ä", 401, id="not of ASCII"),
+    ],
+)
+async def test_nobody_reads_metrics_without_the_token(settings: Any, token: str, sent: str, status: int) -> None:
+    set_up(settings, METRICS_TOKEN=token)
+
+    answer = await AsyncClient().get("/metrics", headers={"Authorization": sent})
+
+    assert (answer.status_code, answer.content.count(b"responses_ws_")) == (status, 0)
+
+
+async def test_a_turn_is_counted_with_its_tokens_and_times(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+
+    response = await response_of(asked(principal, "one two three", transport="sse"))
+    seen = await scrape()
+
+    usage = response["usage"]
+    assert seen("responses_ws_turns_total", transport="sse", model="scripted", status="completed") == 1
+    assert seen("responses_ws_tokens_total", model="scripted", kind="input") == usage["input_tokens"]
+    assert seen("responses_ws_tokens_total", model="scripted", kind="output") == usage["output_tokens"]
+    for name in ("gen_ai_server_request_duration_seconds", "gen_ai_server_time_to_first_token_seconds"):
+        assert seen(f"{name}_count", gen_ai_request_model="scripted") == 1
+        assert (seen(f"{name}_sum", gen_ai_request_model="scripted") or 0) > 0
+
+
+async def test_a_turn_that_the_client_leaves_is_counted_as_cancelled(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    async with aclosing(run_turn(asked(principal, "!tokens 1000 !rate 100"))) as runs:
+        async for frames in runs:
+            if "delta" in frames[-1]:
+                break
+    await background.settle()
+
+    seen = await scrape()
+
+    assert seen("responses_ws_turns_total", status="cancelled") == 1
+    assert seen("responses_ws_turns_running") == 0
+
+
+async def test_a_refused_turn_is_counted_by_its_code(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+
+    with pytest.raises(Exception, match="not exist"):
+        await events_of(asked(principal, "Hello", model="none-such"))
+
+    assert (await scrape())("responses_ws_turns_refused_total", code="model_not_found", transport="websocket") == 1
+
+
+async def test_the_place_where_a_parent_was_found_is_counted(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    chains = Chains()
+    first = await response_of(asked(principal, "one", chains=chains))
+
+    await response_of(asked(principal, "two", chains=chains, previous_response_id=first["id"]))
+    await response_of(asked(principal, "three", previous_response_id=first["id"]))
+    hot_tier.clear()
+    await response_of(asked(principal, "four", previous_response_id=first["id"]))
+    with pytest.raises(Exception, match="not found"):
+        await response_of(asked(principal, "five", previous_response_id="resp_" + "0" * 48))
+    seen = await scrape()
+
+    counts = {tier: seen("responses_ws_chain_lookups_total", tier=tier) for tier in ("connection", "process")}
+    assert counts == {"connection": 1, "process": 1}
+    assert seen("responses_ws_chain_lookups_total", tier="database") == 1
+    assert seen("responses_ws_chain_lookups_total", tier="none") == 1
+
+
+async def test_what_redis_has_is_counted_as_found_there(principal: Principal, settings: Any, redis_url: str) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN, REDIS_URL=redis_url)
+    first = await response_of(asked(principal, "one"))
+    hot_tier.clear()
+
+    await response_of(asked(principal, "two", previous_response_id=first["id"]))
+
+    assert (await scrape())("responses_ws_chain_lookups_total", tier="redis") == 1
+
+
+async def test_how_prompts_were_made_is_counted(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN, MODELS={"bytes": {"ENGINE": "bytes"}})
+    registry.install("bytes", BytesEngine("One<end>", "Two<end>"))
+    chains = Chains()
+    first = await response_of(asked(principal, "one", model="bytes", chains=chains))
+    await response_of(asked(principal, "two", model="bytes", chains=chains, previous_response_id=first["id"]))
+
+    seen = await scrape()
+
+    steps = {path: seen("responses_ws_render_steps_total", model="bytes", path=path) for path in ("full", "append")}
+    made = {path: seen("responses_ws_rendered_tokens_total", model="bytes", path=path) or 0 for path in steps}
+    rows = {row.render_path: row.rendered_tokens async for row in UsageRecord.objects.all()}
+    assert steps == {"full": 1, "append": 1}
+    assert made == rows
+
+
+async def test_a_failure_is_counted_for_its_engine(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    registry.station("scripted").failed(EngineError("unavailable", "gone"), has_spoken=False)
+
+    seen = await scrape()
+
+    assert seen("responses_ws_engine_failures_total", engine="scripted", kind="unavailable") == 1
+    assert seen("responses_ws_engine_up", engine="scripted") == 0
+
+
+async def test_open_sockets_and_their_turns_are_told(api_key: ApiKey, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    body = {"model": "scripted", "input": "!tokens 200 !rate 100"}
+
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        await socket.create(**body)
+        await socket.receive()
+        await socket.create(**body)
+        await until(lambda: connections.waiting_turns() == 1, "the second turn to wait")
+        during = await scrape()
+    after = await scrape()
+
+    names = ("responses_ws_sockets", "responses_ws_turns_running", "responses_ws_turns_waiting")
+    assert [during(name) for name in names] == [1, 1, 1]
+    assert [after(name) for name in names] == [0, 0, 0]
+
+
+async def test_unbilled_records_and_the_age_of_the_oldest_are_told(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    await response_of(asked(principal, "one"))
+    await response_of(asked(principal, "two"))
+    await UsageRecord.objects.aupdate(ended_at=timezone.now() - timedelta(hours=1), billed_at=None)
+
+    seen = await scrape()
+
+    assert seen("responses_ws_unbilled_records") == 2
+    assert 3600 <= (seen("responses_ws_unbilled_oldest_seconds") or 0) < 3700
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.django_db(transaction=True)
+async def test_while_the_database_does_not_answer_the_rest_is_told(settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+
+    async with DeafDatabase():
+        seen = await scrape()
+
+    assert seen("responses_ws_sockets") == 0
+    assert seen("responses_ws_unbilled_records") is None
