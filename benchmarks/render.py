@@ -85,12 +85,12 @@ def with_new(chain: RenderedChain, *, has_reasoning: bool) -> RenderedChain:
     other = chain.fork()
     assert other.log is not None
     spans = other.log.spans
-    last, start = spans.last, spans[len(spans) - 2].end
-    ids = other.log.since(start)
-    # An array of its own: a fork would pay for its copy, which is not what is measured.
-    other.log = other.log.until(len(spans) - 1).extended(
-        ids, last.kind, messages=last.messages, has_reasoning=has_reasoning
-    )
+    # A log of its own that has just grown: a fork would pay for its copy, which is not what is measured.
+    log = other.log.until(len(spans) - 2)
+    for span in spans.since(len(spans) - 2):
+        ids = other.log.since(len(log))[: span.end - len(log)]
+        log = log.extended(ids, span.kind, messages=span.messages, has_reasoning=has_reasoning)
+    other.log = log
     calls = other.messages[-1]["tool_calls"]
     other.messages.append(tool(calls[0]["id"], next(new_outputs())))
     return other
