@@ -1,12 +1,14 @@
 """What all HTTP endpoints share."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
+from responses_ws.runtime.ids import new_id
 from responses_ws.serving.admission import Principal
 
 from .authentication import authenticator
@@ -30,6 +32,19 @@ class ApiView(APIView):
     permission_classes = ()
     throttle_classes = ()
     content_negotiation_class = IgnoreAccept
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """What every answer says of itself: who it is, and what it took from the whole request to here.
+
+        Of a stream that is its first event, since its headers go before all others.
+        """
+        began = time.perf_counter()
+        response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        milliseconds = (time.perf_counter() - began) * 1000
+        response["x-request-id"] = new_id("req")
+        response["openai-processing-ms"] = str(round(milliseconds))
+        response["Server-Timing"] = f"total;dur={milliseconds:.1f}"
+        return response
 
     def get_exception_handler(self) -> Callable[..., HttpResponse]:
         return exception_handler

@@ -8,15 +8,13 @@ from django.http import Http404, HttpResponse
 from rest_framework.exceptions import APIException, MethodNotAllowed
 
 from responses_ws.protocol.errors import ApiError, ServerError
-from responses_ws.runtime.ids import new_id
 
 logger = logging.getLogger(__name__)
 
 
 def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
-    """A JSON answer with a request id. Never cached: it belongs to one key."""
+    """A JSON answer. Never cached: it belongs to one key."""
     response = HttpResponse(msgspec.json.encode(content), content_type="application/json", status=status)
-    response["x-request-id"] = new_id("req")
     response["Cache-Control"] = "no-store"
     for name, value in (headers or {}).items():
         response[name] = value

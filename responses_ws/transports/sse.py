@@ -12,7 +12,6 @@ from responses_ws.conf import app_settings
 from responses_ws.connection.replay import replay
 from responses_ws.protocol.request import Request
 from responses_ws.protocol.server_events import SSE_DONE, sse
-from responses_ws.runtime.ids import new_id
 from responses_ws.serving import background, idempotency
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
@@ -91,7 +90,6 @@ async def stream(runs: AsyncGenerator[list[str], None]) -> StreamingHttpResponse
     response = EventStream(_chunks(first, runs), content_type="text/event-stream; charset=utf-8")
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
-    response["x-request-id"] = new_id("req")
     return response
 
 

@@ -1,0 +1,56 @@
+"""What every HTTP answer says of itself."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import AsyncClient
+
+from responses_ws.models import ApiKey
+
+
+async def post(key: str, **body: Any) -> Any:
+    content = msgspec.json.encode({"model": "scripted", "input": "!tokens 5 !rate 50", **body})
+    headers = {"Authorization": f"Bearer {key}"}
+    return await AsyncClient().post("/v1/responses", content, content_type="application/json", headers=headers)
+
+
+def milliseconds(answer: Any) -> float:
+    """What it took; both headers say the same."""
+    timing = re.fullmatch(r"total;dur=(\d+\.\d)", answer["Server-Timing"])
+    assert timing is not None
+    assert abs(int(answer["openai-processing-ms"]) - float(timing[1])) <= 0.5
+    return float(timing[1])
+
+
+async def test_a_response_says_what_it_took(api_key: ApiKey) -> None:
+    answer = await post(api_key.secret)
+
+    # Five tokens at fifty a second.
+    assert milliseconds(answer) >= 80
+    assert answer["x-request-id"].startswith("req_")
+
+
+async def test_a_stream_says_it_before_its_first_event(api_key: ApiKey) -> None:
+    answer = await post(api_key.secret, stream=True)
+    told = milliseconds(answer)
+    events = b"".join([chunk async for chunk in answer.streaming_content])
+
+    assert told >= 0 and events.startswith(b"event: response.created")
+    assert answer["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("path", ["responses/resp_none", "models", "docs", "openapi.json"])
+@pytest.mark.django_db(transaction=True)
+async def test_answers_to_those_without_a_key_say_it_too(path: str) -> None:
+    answer = await AsyncClient().get(f"/v1/{path}")
+
+    assert milliseconds(answer) >= 0
+    assert answer["x-request-id"].startswith("req_")
+
+
+async def test_every_answer_has_an_id_of_its_own(api_key: ApiKey) -> None:
+    ids = [(await post(api_key.secret, input="one"))["x-request-id"] for _ in range(3)]
+
+    assert len(set(ids)) == 3
