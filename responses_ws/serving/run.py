@@ -99,8 +99,8 @@ class Run:
         """Where its input is stored, if it was queued."""
         self._is_cancelled = False
         self._work = HostedWork(self.asked, self._turn, mailbox)
-        self._has_run_tools = False
-        """A sampling step of this response has ended in calls of hosted tools: a forced choice has been obeyed."""
+        self._has_obeyed = False
+        """A sampling step of this response has ended in calls, and it goes on: a forced choice has been obeyed."""
         self._appended: list[Item] = []
         """What was appended last."""
         self._appended_at: int | None = None
@@ -191,7 +191,7 @@ class Run:
                 if screening.has_cut:
                     break
                 if has_called:
-                    self._has_run_tools = True
+                    self._has_obeyed = True
                     async with aclosing(self._run_errands(self._work.run_waiting(self._context))) as events:
                         async for frames in events:
                             yield frames
@@ -201,6 +201,7 @@ class Run:
                 goes_on = has_called and not self._open_items() and self._work.refusals <= 1
                 if screening.refusal is None and self._awaits_outputs():
                     yield [*self._end_step(), turn.wait_for_outputs(self._open_items())]
+                    self._has_obeyed = True
                     async with aclosing(self._wait_for_outputs()) as events:
                         async for frames in events:
                             yield frames
@@ -337,7 +338,7 @@ class Run:
             self._mailbox,
             is_summary=self._is_summarising,
             tokens_left=self._tokens_left(),
-            has_run_tools=self._has_run_tools,
+            has_obeyed=self._has_obeyed,
             is_last=self._work.refusals > 0,
         )
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Step:
     """Calls the engine when made, and tells ``mailbox`` of it. Always `leave` it.
 
-    ``tokens_left``: how long the answer may become. ``has_run_tools``: a forced choice has been obeyed already.
+    ``tokens_left``: how long the answer may become. ``has_obeyed``: a forced choice has been obeyed already.
     ``is_last``: no more hosted calls are wanted.
     """
 
@@ -43,7 +43,7 @@ class Step:
         *,
         is_summary: bool,
         tokens_left: int | None,
-        has_run_tools: bool = False,
+        has_obeyed: bool = False,
         is_last: bool = False,
     ) -> None:
         self.context = context
@@ -56,7 +56,7 @@ class Step:
         self._record = record
         self._is_summary = is_summary
         self._tokens_left = tokens_left
-        self._has_run_tools = has_run_tools
+        self._has_obeyed = has_obeyed
         self._is_last = is_last
         self._start = len(turn.output)
         if context.left_out:
@@ -132,7 +132,7 @@ class Step:
         if self._is_summary:
             self._request: ChatRequest = context.summary_request(self._turn.id)
         else:
-            offer = context.offer(is_first=not self._has_run_tools, is_last=self._is_last)
+            offer = context.offer(is_first=not self._has_obeyed, is_last=self._is_last)
             self._translator = CallTranslator(context.tools)
             self._guard = Guard(
                 callable_names=offer.callable_names,

@@ -89,6 +89,22 @@ async def test_it_is_stored_whole_and_continued_from_anywhere(api_key: ApiKey) -
     assert after[-1]["type"] == "response.completed"
 
 
+async def test_a_forced_call_is_forced_once_so_that_the_run_can_end(api_key: ApiKey) -> None:
+    """A client that forced the first call was made to answer calls until it left: no step was free to say anything."""
+    async with opted_in(api_key) as socket:
+        await socket.create(**CREATE, input="Weather in Oslo?", tools=[WEATHER], tool_choice="required")
+        events = await until_it_waits(socket)
+        await append(socket, events[0]["response"]["id"], outputs(events[-1]))
+        events += await until_it_waits(socket)
+
+    assert events[-1]["type"] == "response.completed"
+    assert [item["type"] for item in events[-1]["response"]["output"]] == [
+        "function_call",
+        "function_call_output",
+        "message",
+    ]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
