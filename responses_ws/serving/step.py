@@ -124,7 +124,9 @@ class Step:
         has_cut_call = self._turn.hosted.has_dropped_call or any(
             str(item["type"]).endswith("_call") and item.get("status") == "incomplete" for item in output
         )
-        return self.tokens.log_after(prompt, is_as_sampled=not (self.has_cut or is_changed or has_cut_call))
+        # Of an answer that was cut before it said anything (within a marker, say) no message is left to stand for.
+        is_as_sampled = bool(output) and not (self.has_cut or is_changed or has_cut_call)
+        return self.tokens.log_after(prompt, is_as_sampled=is_as_sampled)
 
     def _prepare(self) -> None:
         """What the call says, and what reads its answer; anew for a replica of other capabilities."""

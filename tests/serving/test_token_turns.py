@@ -145,6 +145,18 @@ async def test_a_cut_answer_stays_and_is_ended_before_what_follows(principal: Pr
     assert spelled(engine.prompts[1]) == "<user>Hi<end><assistant>Hello<end><user>So?<end><assistant>"
 
 
+async def test_an_answer_without_any_output_is_not_in_the_prompt_either(principal: Principal) -> None:
+    """Reasoning that was cut right behind its marker left the marker open in every later prompt of the chain, which
+    a prompt rendered anew did not have."""
+    engine = engine_with("<end>", "B<end>")
+    first = await response_of(asked(principal, "Hi", model="bytes"))
+
+    await response_of(asked(principal, "So?", model="bytes", previous_response_id=first["id"]))
+
+    assert first["output"] == []
+    assert spelled(engine.prompts[1]) == "<user>Hi<end><user>So?<end><assistant>"
+
+
 async def test_a_second_call_that_was_dropped_is_not_in_the_prompt_either(principal: Principal) -> None:
     engine = engine_with("<call>weather:{}<call>weather:{}<end>", "B<end>")
     first = await response_of(asked(principal, "Hi", model="bytes", tools=[WEATHER], parallel_tool_calls=False))
