@@ -22,6 +22,7 @@ from django.utils.module_loading import import_string
 
 from .conf import Settings
 from .connection.limits import Limits
+from .connection.rates import Rates
 from .engines.base import Engine
 from .runtime import renderers
 from .safety.base import Classifier
@@ -77,19 +78,18 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
 
 
 def limit_faults() -> Iterator[CheckMessage]:
-    """Unknown names and impossible values in ``RESPONSES_WS["LIMITS"]``."""
-    types = typing.get_type_hints(Limits)
-    for key, value in section("LIMITS").items():
-        if key not in types:
-            yield Error(
-                f"RESPONSES_WS['LIMITS'] has no limit {key!r}.", hint=suggestion(key, types), id="responses_ws.E001"
-            )
-            continue
-        try:
-            # As app_settings does: 60 is a float, too.
-            msgspec.convert(value, types[key], strict=False)
-        except msgspec.ValidationError as exc:
-            yield Error(f"RESPONSES_WS['LIMITS'][{key!r}] is invalid: {exc}.", id="responses_ws.E001")
+    """Unknown names and impossible values in ``RESPONSES_WS["LIMITS"]`` and ``["RATES"]``."""
+    for name, struct in (("LIMITS", Limits), ("RATES", Rates)):
+        types = typing.get_type_hints(struct, include_extras=True)
+        for key, value in section(name).items():
+            if key not in types:
+                yield fault(f"RESPONSES_WS[{name!r}] has no limit {key!r}.", suggestion(key, types))
+                continue
+            try:
+                # As app_settings does: 60 is a float, too.
+                msgspec.convert(value, types[key], strict=name == "RATES")
+            except msgspec.ValidationError as exc:
+                yield fault(f"RESPONSES_WS[{name!r}][{key!r}] is invalid: {exc}.")
 
 
 def fault(message: str, hint: str = "") -> Error:

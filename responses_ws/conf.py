@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 
 from responses_ws.connection.limits import Limits
+from responses_ws.connection.rates import Rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Settings:
     Empty: through the database only."""
     LIMITS: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Overrides of single limits, by the names of `Limits` (see below)."""
+    RATES: dict[str, int] = dataclasses.field(default_factory=dict)
+    """What each API key may ask for, where neither it nor its project says otherwise: ``requests_per_minute``,
+    ``tokens_per_minute``, ``concurrent_turns``, ``open_sockets``. What is not named is not limited. Counted in Redis
+    for all processes, or by each for itself where there is none."""
     STORE_DAYS: int = 30
     """Days that a response with ``store: true`` can be found again."""
     RAW_REASONING: bool = True
@@ -92,6 +97,11 @@ class Settings:
         """The limits as the pure rooms take them."""
         return msgspec.convert(self.LIMITS, Limits, strict=False)
 
+    @property
+    def rates(self) -> Rates:
+        """The default rates of a key."""
+        return msgspec.convert(self.RATES, Rates)
+
 
 class _LazySettings:
     """Reads ``settings.RESPONSES_WS`` at first use and again after every change."""
@@ -104,6 +114,7 @@ class _LazySettings:
             given = getattr(settings, "RESPONSES_WS", {})
             self._loaded = Settings(**{key: value for key, value in given.items() if key in known})
             self._limits = self._loaded.limits
+            self._rates = self._loaded.rates
         return self._loaded
 
     def __getattr__(self, name: str) -> Any:
@@ -113,6 +124,11 @@ class _LazySettings:
     def limits(self) -> Limits:
         self._load()
         return self._limits
+
+    @property
+    def rates(self) -> Rates:
+        self._load()
+        return self._rates
 
     def reload(self, *, setting: str, **_kwargs: Any) -> None:
         if setting == "RESPONSES_WS":

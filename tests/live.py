@@ -148,10 +148,10 @@ class McpServer(Process):
 class Server(Process):
     """The demo project, served as in production, on a database below ``directory``.
 
-    ``limits`` override single limits of the app. ``tokens`` is what its scripted engine says it has made. ``engines``
-    are more entries of ``ENGINES``, each with a model of its name, which its server calls ``scripted``; ``models`` are
-    more entries of ``MODELS``, ``tools`` its hosted tools. Servers with one ``directory`` share a database and nothing
-    else.
+    ``limits`` override single limits of the app, ``rates`` are those of every key. ``tokens`` is what its scripted
+    engine says it has made. ``engines`` are more entries of ``ENGINES``, each with a model of its name, which its
+    server calls ``scripted``; ``models`` are more entries of ``MODELS``, ``tools`` its hosted tools. Servers with one
+    ``directory`` share a database and, with one ``redis_url``, what is there; nothing else.
     """
 
     def __init__(
@@ -164,6 +164,8 @@ class Server(Process):
         engines: dict[str, dict[str, Any]] | None = None,
         models: dict[str, dict[str, Any]] | None = None,
         tools: dict[str, dict[str, Any]] | None = None,
+        rates: dict[str, int] | None = None,
+        redis_url: str = "",
     ) -> None:
         home = directory / name
         self.tokens = TokenLog(home / "tokens.jsonl")
@@ -178,6 +180,8 @@ class Server(Process):
             "TOKEN_LOG": str(self.tokens.path),
             "MORE_ENGINES": json.dumps(engines or {}),
             "MORE_MODELS": json.dumps(models or {}),
+            "RATES": json.dumps(rates or {}),
+            "REDIS_URL": redis_url,
         }
         self.database = directory / "db.sqlite3"
         command = [sys.executable, "manage.py", "responses_ws_serve", "--port", "0"]

@@ -9,12 +9,16 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from responses_ws.connection.rates import Rates
 from responses_ws.models import Account, ApiKey, Organization, Project
 from responses_ws.models.accounts import generate_key
 from responses_ws.runtime.bus import nudge
 
 from .base import OFFICE_CSS, ProjectFilter
 from .formats import dollars
+
+RATES = Rates.__struct_fields__
+"""Of a project or a key; empty where the next wider one has the say."""
 
 
 @admin.register(Organization)
@@ -42,7 +46,7 @@ class ProjectAdmin(admin.ModelAdmin):
     list_filter = ("organization",)
     list_select_related = ("organization",)
     search_fields = ("name", "organization__name")
-    fields = ("organization", "name", "keeps_excerpts", "created_at")
+    fields = ("organization", "name", *RATES, "keeps_excerpts", "created_at")
     readonly_fields = ("created_at",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:
@@ -51,6 +55,10 @@ class ProjectAdmin(admin.ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> tuple[str, ...]:
         # Its usage is booked on the organisation; moving the project would leave the books behind.
         return self.readonly_fields if obj is None else ("organization", *self.readonly_fields)
+
+    def save_model(self, request: HttpRequest, obj: Project, form: forms.ModelForm, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        transaction.on_commit(nudge)
 
     @admin.display(description="API keys", ordering="keys_counted")
     def key_count(self, project: Project) -> int:
@@ -77,7 +85,7 @@ class ApiKeyForm(forms.ModelForm):
 
     class Meta:
         model = ApiKey
-        fields = ("project", "name", "allowed_models", "expires_at")
+        fields = ("project", "name", "allowed_models", *RATES, "expires_at")
 
 
 class UsableFilter(admin.SimpleListFilter):
@@ -110,7 +118,7 @@ class ApiKeyAdmin(admin.ModelAdmin):
         css = OFFICE_CSS
 
     def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
-        fields = ("project", "name", "allowed_models", "expires_at")
+        fields = ("project", "name", "allowed_models", *RATES, "expires_at")
         return fields if obj is None else (*fields, *self.readonly_fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:

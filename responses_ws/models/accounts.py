@@ -8,9 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+
+from responses_ws.connection.rates import Rates
 
 from .control import ControlMessage
 
@@ -28,13 +31,40 @@ class Organization(models.Model):
         return self.name
 
 
+def _rate(what: str) -> Any:
+    return models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)], help_text=what)
+
+
+class Rated(models.Model):
+    """What has rates of its own. Empty: the default's."""
+
+    requests_per_minute = _rate("Responses begun in a minute.")
+    tokens_per_minute = _rate("Input and output together.")
+    concurrent_turns = _rate("Responses that run at once.")
+    open_sockets = _rate("WebSockets open at once.")
+
+    class Meta:
+        abstract = True
+
+    @property
+    def rates(self) -> Rates:
+        """As far as they are said here."""
+        return Rates(**{name: getattr(self, name) for name in Rates.__struct_fields__})
+
+
+def _rates_are_positive(name: str) -> models.CheckConstraint:
+    # What is null is neither true nor false, which is no offence.
+    at_least_one = {f"{rate}__gte": 1 for rate in Rates.__struct_fields__}
+    return models.CheckConstraint(condition=Q(**at_least_one), name=name)
+
+
 class ProjectQuerySet(models.QuerySet["Project"]):
     def keeps_excerpts(self, project_id: int) -> bool:
         """Whether flags may hold the words that they are about."""
         return self.filter(pk=project_id, keeps_excerpts=True).exists()
 
 
-class Project(models.Model):
+class Project(Rated):
     """Who owns responses: every look-up of a response names its project."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
@@ -48,10 +78,21 @@ class Project(models.Model):
 
     class Meta:
         ordering = ("organization", "name")
-        constraints = [models.UniqueConstraint(fields=("organization", "name"), name="responses_ws_project_name")]
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "name"), name="responses_ws_project_name"),
+            _rates_are_positive("responses_ws_project_rates"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+    def save(self, **options: Any) -> None:
+        """Its rates are its keys' where these say nothing."""
+        is_new = self._state.adding
+        super().save(**options)
+        if not is_new:
+            for api_key_id in self.api_keys.usable().values_list("pk", flat=True):
+                ControlMessage.objects.tell("key_changed", api_key_id=api_key_id)
 
 
 def digest_of(key: str) -> bytes:
@@ -97,7 +138,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return count
 
 
-class ApiKey(models.Model):
+class ApiKey(Rated):
     """A secret that speaks for a project. Only its digest is kept; the secret is shown once."""
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
@@ -118,6 +159,7 @@ class ApiKey(models.Model):
     class Meta:
         ordering = ("project", "name")
         verbose_name = "API key"
+        constraints = [_rates_are_positive("responses_ws_api_key_rates")]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.redacted})"

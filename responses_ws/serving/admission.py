@@ -2,8 +2,12 @@
 
 import msgspec
 
+from responses_ws.conf import app_settings
+from responses_ws.connection.rates import Allowance, Rates, Standing, headers, refusal
 from responses_ws.engines.registry import registry
-from responses_ws.protocol.errors import ModelNotFound
+from responses_ws.protocol.errors import ModelNotFound, RateLimited
+from responses_ws.protocol.usage import Usage
+from responses_ws.runtime import metrics, rates
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -17,6 +21,8 @@ class Principal(msgspec.Struct, frozen=True):
     """For logs and the live view; never the key."""
     allowed_models: frozenset[str] = frozenset()
     """Empty: all."""
+    rates: Rates = Rates()
+    """What is said of this key; ``RESPONSES_WS["RATES"]`` says the rest."""
 
     def may_use(self, model: str) -> bool:
         """Aliases, asked for or allowed, count as what they stand for."""
@@ -33,3 +39,71 @@ def admit(principal: Principal, model: str) -> None:
     """
     if not principal.may_use(model):
         raise ModelNotFound(model)
+
+
+class Ticket:
+    """What lets one turn, or one socket, in. `close` it, whatever happens."""
+
+    def __init__(self, allowance: Allowance, entry: rates.Entry | None) -> None:
+        self._allowance = allowance
+        self._entry = entry
+        """None: nothing is limited, so nothing is counted."""
+        self._reserved = 0
+        self._used = 0
+
+    def headers(self) -> dict[str, str]:
+        """``x-ratelimit-*``, as things are after what was taken for this turn, or used by it."""
+        if self._entry is None:
+            return {}
+        standing = self._entry.standing
+        return headers(self._allowance, Standing(standing.requests, standing.tokens + self._reserved + self._used))
+
+    def reserve(self, tokens: int) -> None:
+        """So many will be used, as far as one can tell."""
+        if self._entry is not None:
+            self._reserved += tokens
+            self._entry.charge(tokens)
+
+    def used(self, usage: Usage) -> None:
+        """One response of this turn has ended; what was reserved is corrected by the first."""
+        if self._entry is not None:
+            tokens = usage.input_tokens + usage.output_tokens
+            self._entry.charge(tokens - self._reserved)
+            self._reserved = 0
+            self._used += tokens
+
+    def close(self) -> None:
+        """Give back its place, and what was reserved and not used. Idempotent."""
+        if self._entry is not None:
+            self._entry.charge(-self._reserved)
+            self._reserved = 0
+            self._entry.leave()
+
+
+async def enter(principal: Principal, *, transport: str) -> Ticket:
+    """Let one more turn in, at every door, before anything is looked up for it.
+
+    Raises:
+        RateLimited: with the headers that say when.
+    """
+    try:
+        return await _enter("turns", principal, principal.rates.over(app_settings.rates).turn())
+    except RateLimited as error:
+        metrics.refused.add((transport, str(error.code)))
+        raise
+
+
+async def enter_socket(principal: Principal) -> Ticket:
+    """Let one more socket in. Raises RateLimited."""
+    return await _enter("sockets", principal, principal.rates.over(app_settings.rates).socket())
+
+
+async def _enter(what: str, principal: Principal, allowance: Allowance) -> Ticket:
+    if allowance.is_unlimited:
+        return Ticket(allowance, None)
+    key = principal.api_key_id
+    owner = f"project {principal.project_id}" if key is None else f"key {key}"
+    entry = await rates.enter(f"{what} of {owner}", allowance)
+    if entry.standing.refused is not None:
+        raise refusal(allowance, entry.standing)
+    return Ticket(allowance, entry)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores import events, rows
 
+from .admission import Ticket, enter
 from .context import Asked, Context
 from .gathering import open_context
 from .mailbox import Mailbox
@@ -36,16 +37,19 @@ async def start(asked: Asked) -> JsonObject:
     if is_draining():
         raise Overloaded("The server is about to restart. Please try again.")
     response_id = asked.response_id or new_id("resp")
-    asked = msgspec.structs.replace(asked, response_id=response_id)
+    ticket = asked.ticket or await enter(asked.principal, transport=asked.transport)
+    asked = msgspec.structs.replace(asked, response_id=response_id, ticket=ticket)
     try:
         context = await open_context(asked)
+        ticket.reserve(context.estimated_input_tokens())
         if len(_running) >= app_settings.limits.background_turns:
             raise Overloaded("Too many background responses are running. Please try again later.")
     except BaseException:
         if asked.hold is not None:
             await asked.hold.release()
+        ticket.close()
         raise
-    job = _running[response_id] = _Job(context)
+    job = _running[response_id] = _Job(context, ticket)
     background.spawn(job.work())
     # Shielded: a client that leaves now may have been promised this response all the same.
     refusal = await asyncio.shield(job.accepted)
@@ -115,7 +119,8 @@ def stop() -> None:
 class _Job:
     """One background response of this process."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, ticket: Ticket) -> None:
+        self._ticket = ticket
         self.mailbox: Mailbox[Word] = Mailbox()
         self.ended = asyncio.Event()
         """Nothing more will happen to the response."""
@@ -129,7 +134,7 @@ class _Job:
 
     async def work(self) -> None:
         """The response, from queued to its end."""
-        with running_turn():
+        with running_turn(), closing(self._ticket):
             try:
                 async with conversation_let_go(self._run.asked):
                     if await self._accept():

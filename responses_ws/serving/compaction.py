@@ -9,19 +9,19 @@ from responses_ws.protocol.compaction import COMPACTION, CompactRequest, compact
 from responses_ws.protocol.errors import InvalidRequest, failure_of
 from responses_ws.protocol.request import JsonObject
 
-from .admission import Principal
+from .admission import Principal, Ticket
 from .context import Asked
 from .sealed import opened_compaction
 from .turns import run_turn
 
 
-async def compact(principal: Principal, request: CompactRequest) -> JsonObject:
+async def compact(principal: Principal, request: CompactRequest, ticket: Ticket | None = None) -> JsonObject:
     """The compacted context, as a client passes it on: the user's messages and one sealed item.
 
     Raises:
         ApiError: refused, or the model has failed to summarise.
     """
-    asked = Asked(principal=principal, request=request.as_turn(), transport="compact")
+    asked = Asked(principal=principal, request=request.as_turn(), transport="compact", ticket=ticket)
     terminal = ""
     async with aclosing(run_turn(asked)) as runs:
         async for frames in runs:

@@ -35,7 +35,7 @@ from responses_ws.rendering.truncation import without_oldest
 from responses_ws.stores.base import Place
 from responses_ws.tools.registry import tools as hosted_tools
 
-from .admission import Principal
+from .admission import Principal, Ticket
 from .conversations import Hold
 from .mailbox import Mailbox
 from .safety import Screening
@@ -62,6 +62,8 @@ class Asked(msgspec.Struct, kw_only=True):
     """Calls do not end the response: it waits for their outputs."""
     recheck: Callable[[], Awaitable[Principal]] | None = None
     """Asks again who is asking, when a response that has waited goes on."""
+    ticket: Ticket | None = None
+    """What has let it in, if its door has asked already; whoever runs the turn closes it."""
     hold: Hold | None = None
     """Its conversation, once it is held; whoever runs the turn releases it."""
     began: Callable[[str], None] | None = None

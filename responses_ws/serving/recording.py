@@ -25,7 +25,7 @@ from responses_ws.stores.base import Place
 from responses_ws.stores.conversations import Appending
 from responses_ws.stores.lookup import redis_store
 
-from .admission import Principal
+from .admission import Principal, Ticket
 from .token_step import TokenStep
 
 LEASE = timedelta(seconds=60)
@@ -79,8 +79,10 @@ class Record:
         is_warmup: bool,
         received_at: float,
         count: Callable[[], Usage],
+        ticket: Ticket | None = None,
     ) -> None:
         self._principal = principal
+        self._ticket = ticket
         self._received_at = received_at
         """When it was asked for, by `time.perf_counter`."""
         self.first_token_ms: float | None = None
@@ -176,6 +178,8 @@ class Record:
         assert not self.is_closed, "a record is closed once"
         self.is_closed = True
         _checkpointer.forget(self)
+        if self._ticket is not None:
+            self._ticket.used(usage)
         return await asyncio.shield(background.spawn(self._close(status, usage, reason, stored, appending)))
 
     async def _close(

@@ -86,6 +86,7 @@ class Run:
             is_warmup=self.asked.request.is_warmup,
             received_at=self.asked.received_at,
             count=self._usage,
+            ticket=self.asked.ticket,
         )
         self._step: Step | None = None
         """The engine call that runs or has just run; None while the response waits for outputs."""
@@ -513,6 +514,9 @@ class Run:
         return [*frames, *self._turn.begin_compaction(samples=True)] if self._is_summarising else frames
 
     def _tell_end(self) -> None:
+        if self.asked.ticket is not None and not self.steers:
+            # Before the client is told: its next turn may come at once.
+            self.asked.ticket.close()
         if self.asked.ended is not None:
             self.asked.ended(self._turn.id)
 

@@ -1,7 +1,7 @@
 """One turn, from request to record, whichever door it came through."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 
 from responses_ws.connection.state import unheard_steer
 from responses_ws.protocol.errors import (
@@ -12,6 +12,7 @@ from responses_ws.protocol.steering import Steer
 from responses_ws.runtime import metrics
 from responses_ws.runtime.drain import is_draining, running_turn
 
+from .admission import enter
 from .context import Asked
 from .gathering import open_context
 from .mailbox import Mailbox
@@ -32,11 +33,14 @@ async def run_turn(asked: Asked) -> Frames:
     """
     if is_draining():
         raise Overloaded("The server is about to restart. Please try again on a new connection.")
+    ticket = asked.ticket = asked.ticket or await enter(asked.principal, transport=asked.transport)
     mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
-    with running_turn():
+    with running_turn(), closing(ticket):
         async with conversation_let_go(asked):
             try:
-                run = Run(await open_context(asked), mailbox)
+                context = await open_context(asked)
+                ticket.reserve(context.estimated_input_tokens())
+                run = Run(context, mailbox)
             except ApiError as error:
                 asked.evict_parent()
                 metrics.refused.add((asked.transport, error.code or error.type))

@@ -83,6 +83,7 @@ def _principal_of(key: str) -> Principal | None:
         api_key_id=found.pk,
         name=found.redacted,
         allowed_models=frozenset(found.allowed_models),
+        rates=found.rates.over(found.project.rates),
     )
 
 

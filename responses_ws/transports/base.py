@@ -1,15 +1,16 @@
 """What all HTTP endpoints share."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
+from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime.ids import new_id
-from responses_ws.serving.admission import Principal
+from responses_ws.serving.admission import Principal, Ticket, enter
 
 from .authentication import authenticator
 from .exceptions import exception_handler
@@ -53,3 +54,26 @@ class ApiView(APIView):
 async def principal_of(request: HttpRequest) -> Principal:
     """Who is asking. Raises Unauthorized."""
     return await authenticator().authenticate({name.lower(): value for name, value in request.headers.items()})
+
+
+async def within_rates(
+    principal: Principal, transport: str, answer: Callable[[Ticket], Awaitable[HttpResponseBase]]
+) -> HttpResponseBase:
+    """The answer of a turn, with the headers that say how many more may come; ``answer`` closes the ticket.
+
+    Raises:
+        RateLimited: nothing has been asked of the database, or of anybody else.
+    """
+    ticket = await enter(principal, transport=transport)
+    try:
+        response = await answer(ticket)
+    except Exception as error:
+        # A cancellation is not for us: a background response goes on without its client, and any other turn has
+        # closed it.
+        ticket.close()
+        if isinstance(error, ApiError):
+            error.headers = {**ticket.headers(), **error.headers}
+        raise
+    for name, value in ticket.headers().items():
+        response[name] = value
+    return response

@@ -1,6 +1,7 @@
 """The WebSocket handshake: who may open a socket, and how a refusal looks."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, WebSocketOff, websocket_error
 from responses_ws.runtime.ids import new_id
+from responses_ws.serving.admission import enter_socket
 
 from .authentication import authenticator, scope_headers
 
@@ -34,10 +36,12 @@ class Handshake:
                 raise WebSocketOff('WebSocket mode is switched off here. Use POST with "stream": true.')
             _check_origin(headers)
             principal = await authenticator().authenticate(headers)
+            ticket = await enter_socket(principal)
         except ApiError as error:
             await _refuse(error, scope, receive, send)
             return
-        await self._app({**scope, "principal": principal, "request_headers": headers}, receive, send)
+        with closing(ticket):
+            await self._app({**scope, "principal": principal, "request_headers": headers}, receive, send)
 
 
 def _check_origin(headers: dict[str, str]) -> None:
@@ -71,6 +75,7 @@ async def _refuse(error: ApiError, scope: dict[str, Any], receive: Receive, send
         ]
         if error.status == 401:
             response_headers.append((b"www-authenticate", b"Bearer"))
+        response_headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
         await send({"type": "websocket.http.response.start", "status": error.status, "headers": response_headers})
         await send({"type": "websocket.http.response.body", "body": body})
         return

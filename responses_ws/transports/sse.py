@@ -13,7 +13,7 @@ from responses_ws.connection.replay import replay
 from responses_ws.protocol.request import Request
 from responses_ws.protocol.server_events import SSE_DONE, sse
 from responses_ws.serving import background, idempotency
-from responses_ws.serving.admission import Principal
+from responses_ws.serving.admission import Principal, Ticket
 from responses_ws.serving.context import Asked
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores import events
@@ -21,7 +21,9 @@ from responses_ws.stores import events
 from .exceptions import json_response
 
 
-async def answer_turn(principal: Principal, request: Request, *, response_id: str | None = None) -> HttpResponseBase:
+async def answer_turn(
+    principal: Principal, request: Request, ticket: Ticket, *, response_id: str | None = None
+) -> HttpResponseBase:
     """Run the turn and answer in the form that the request asks for.
 
     Raises:
@@ -30,7 +32,7 @@ async def answer_turn(principal: Principal, request: Request, *, response_id: st
     transport = "sse" if request.stream else "http"
     # `generate` belongs to sockets only.
     request.generate = None
-    asked = Asked(principal=principal, request=request, transport=transport, response_id=response_id)
+    asked = Asked(principal=principal, request=request, transport=transport, response_id=response_id, ticket=ticket)
     if request.background:
         response = await background.start(asked)
         return await answer_again(principal, request, response)
@@ -40,17 +42,24 @@ async def answer_turn(principal: Principal, request: Request, *, response_id: st
     return await _whole(runs)
 
 
-async def answer_once(principal: Principal, request: Request, key: str, body: bytes) -> HttpResponseBase:
+async def answer_once(
+    principal: Principal, request: Request, ticket: Ticket, *, key: str, body: bytes
+) -> HttpResponseBase:
     """The same under an ``Idempotency-Key``: what was answered before is answered again.
 
     Raises:
         ApiError: refused, which is not remembered; or a Conflict with what the key was used for before.
     """
-    claim = await idempotency.claim(principal, key, body)
+    try:
+        claim = await idempotency.claim(principal, key, body)
+    except asyncio.CancelledError:
+        ticket.close()
+        raise
     if claim.earlier is not None:
+        ticket.close()
         return await answer_again(principal, request, claim.earlier)
     try:
-        return await answer_turn(principal, request, response_id=claim.response_id)
+        return await answer_turn(principal, request, ticket, response_id=claim.response_id)
     except asyncio.CancelledError:
         # A background response goes on without its client; of any other nothing has begun.
         if not request.background:

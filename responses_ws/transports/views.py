@@ -1,5 +1,6 @@
 """The HTTP endpoints. Plain DRF views over the async core, which runs on the server's own loop."""
 
+from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -14,7 +15,7 @@ from responses_ws.protocol.items import listed
 from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import bus, dbpool
 from responses_ws.serving import background
-from responses_ws.serving.admission import Principal
+from responses_ws.serving.admission import Principal, Ticket
 from responses_ws.serving.compaction import compact
 from responses_ws.serving.context import Asked
 from responses_ws.serving.counting import count_input
@@ -22,7 +23,7 @@ from responses_ws.stores import events, rows
 from responses_ws.stores.base import StoredChain
 from responses_ws.stores.lookup import redis_store
 
-from .base import ApiView, principal_of
+from .base import ApiView, principal_of, within_rates
 from .bodies import read_body
 from .control import forget_responses
 from .exceptions import json_response
@@ -41,21 +42,27 @@ class ResponsesView(ApiView):
         principal = await principal_of(request)
         asked = decode_request(body)
         key = request.headers.get("Idempotency-Key")
+        transport = "sse" if asked.stream else "http"
         if key is not None:
-            return await answer_once(principal, asked, key, body)
-        return await answer_turn(principal, asked)
+            return await within_rates(principal, transport, partial(answer_once, principal, asked, key=key, body=body))
+        return await within_rates(principal, transport, partial(answer_turn, principal, asked))
 
 
 class CompactView(ApiView):
     """``POST /v1/responses/compact``."""
 
-    def post(self, request: HttpRequest) -> HttpResponse:
+    def post(self, request: HttpRequest) -> HttpResponseBase:
         body = read_body(request)
         return async_to_sync(self._compact)(request, body)
 
-    async def _compact(self, request: HttpRequest, body: bytes) -> HttpResponse:
+    async def _compact(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
         principal = await principal_of(request)
-        return json_response(await compact(principal, decode_compact_request(body)))
+        asked = decode_compact_request(body)
+
+        async def answer(ticket: Ticket) -> HttpResponse:
+            return json_response(await compact(principal, asked, ticket))
+
+        return await within_rates(principal, "compact", answer)
 
 
 class InputTokensView(ApiView):

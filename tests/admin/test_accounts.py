@@ -5,7 +5,8 @@ import re
 import pytest
 from django.urls import reverse
 
-from responses_ws.models import ApiKey
+from responses_ws.connection.rates import Rates
+from responses_ws.models import ApiKey, ControlMessage, Project
 from tests.billing.rows import make_key, make_project
 
 pytestmark = pytest.mark.django_db
@@ -105,3 +106,27 @@ def test_the_list_is_filtered_by_state(boss, usable, names):
     shown = boss.get(reverse(LIST), {"usable": usable}).context["cl"].result_list
 
     assert [key.name for key in shown] == names
+
+
+def test_a_key_is_given_rates_of_its_own(boss):
+    create(boss, requests_per_minute="60", open_sockets="")
+
+    key = ApiKey.objects.get()
+    assert (key.rates, key.project.rates) == (Rates(requests_per_minute=60), Rates())
+
+
+def test_a_rate_of_nothing_is_refused(boss):
+    page = create(boss, concurrent_turns="0")
+
+    assert "greater than or equal to 1" in page
+    assert not ApiKey.objects.exists()
+
+
+def test_a_project_is_given_rates_and_its_keys_hear_of_it(boss):
+    key = make_key(make_project())
+    fields = {"name": key.project.name, "tokens_per_minute": "5000"}
+
+    boss.post(reverse("admin:responses_ws_project_change", args=(key.project_id,)), fields)
+
+    assert Project.objects.get().rates == Rates(tokens_per_minute=5000)
+    assert ControlMessage.objects.get().body == {"api_key_id": key.pk}

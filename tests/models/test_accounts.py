@@ -3,8 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from django.db import IntegrityError, transaction
 
-from responses_ws.models import ApiKey
+from responses_ws.models import ApiKey, ControlMessage, Project
 from responses_ws.models.accounts import digest_of, generate_key
 from tests.billing.rows import NOON, make_key, make_project
 
@@ -57,3 +58,21 @@ def test_an_unknown_key_is_not_found():
     make_key(make_project())
 
     assert ApiKey.objects.find(generate_key()) is None
+
+
+@pytest.mark.parametrize("table", [ApiKey, Project])
+def test_no_rate_is_below_one(table):
+    make_key(make_project())
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        table.objects.update(tokens_per_minute=0)
+    table.objects.update(tokens_per_minute=1, open_sockets=None)
+
+
+def test_the_keys_of_a_project_are_told_when_it_changes():
+    project = make_project()
+    key = make_key(project)
+
+    project.save()
+
+    assert [message.body for message in ControlMessage.objects.all()] == [{"api_key_id": key.pk}]

@@ -53,6 +53,8 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param({"STORE_DAYS": "30"}, "E001", "STORE_DAYS", id="wrong type"),
         pytest.param({"LIMITS": {"max_item": 1}}, "E001", "Did you mean 'max_items'?", id="typo in a limit"),
         pytest.param({"LIMITS": {"queued_turns": "many"}}, "E001", "queued_turns", id="limit of a wrong type"),
+        pytest.param({"RATES": {"sockets": 1}}, "E001", "Did you mean 'open_sockets'?", id="rate that is none"),
+        pytest.param({"RATES": {"open_sockets": 0}}, "E001", "['RATES']['open_sockets']", id="rate of nothing"),
         pytest.param(
             {"MODELS": {"m": {"ENGINE": "mian"}}, "ENGINES": {"main": SCRIPTED}}, "E001", "'main'", id="engine"
         ),

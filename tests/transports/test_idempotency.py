@@ -15,7 +15,7 @@ from responses_ws.models import ApiKey, IdempotencyKey, Project, StoredResponse,
 from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import background
 from responses_ws.serving import background as jobs
-from responses_ws.serving.admission import Principal
+from responses_ws.serving.admission import Principal, enter
 from responses_ws.stores.pruning import prune
 from responses_ws.transports.sse import answer_once
 from tests.protocol import grammar
@@ -229,7 +229,8 @@ async def test_nothing_of_the_body_is_kept_for_an_unstored_response(client: Asyn
 
 async def test_a_background_response_keeps_its_key_though_its_client_leaves_at_once(principal: Principal) -> None:
     body = b'{"model": "scripted", "input": "hi", "background": true}'
-    request = asyncio.create_task(answer_once(principal, decode_request(body), "one", body))
+    asked, ticket = decode_request(body), await enter(principal, transport="http")
+    request = asyncio.create_task(answer_once(principal, asked, ticket, key="one", body=body))
     while not jobs._running:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -238,6 +239,8 @@ async def test_a_background_response_keeps_its_key_though_its_client_leaves_at_o
         await request
     await background.settle()
 
-    again = await answer_once(principal, decode_request(body), "one", body)
+    again = await answer_once(
+        principal, decode_request(body), await enter(principal, transport="http"), key="one", body=body
+    )
     assert msgspec.json.decode(again.content)["status"] == "completed"
     assert await UsageRecord.objects.acount() == 1
