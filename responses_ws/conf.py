@@ -74,7 +74,8 @@ class Settings:
     """The bearer token with which Prometheus may read ``/metrics`` of `responses_ws.monitoring`. Empty: 404."""
     WEBSOCKET: bool = True
     """Off: every handshake is answered with 426, after which clients that can go to HTTP. Turns on open sockets go on.
-    Under a server that cannot refuse with a status (daphne) the socket opens, gets that error, and closes with 1008."""
+    Under a server that cannot refuse with a status (daphne) the socket opens, gets that error, and closes with 1008.
+    On, the admin's shares of WebSocket mode decide."""
     ALLOWED_ORIGINS: list[str] = dataclasses.field(default_factory=list)
     """Values of the ``Origin`` header that may open a socket. Programs send none and need a key; a browser page from
     another site is refused."""

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 
 from responses_ws.connection.rates import Rates
-from responses_ws.models import Account, ApiKey, Organization, Project
+from responses_ws.models import Account, ApiKey, Organization, Project, WebSocketShare
 from responses_ws.models.accounts import generate_key
 from responses_ws.runtime.bus import nudge
 
@@ -63,6 +63,28 @@ class ProjectAdmin(admin.ModelAdmin):
     @admin.display(description="API keys", ordering="keys_counted")
     def key_count(self, project: Project) -> int:
         return project.keys_counted
+
+
+@admin.register(WebSocketShare)
+class WebSocketShareAdmin(admin.ModelAdmin):
+    """Heard by every server within half a second."""
+
+    list_display = ("__str__", "project", "percent")
+    list_select_related = ("project__organization",)
+    autocomplete_fields = ("project",)
+
+    def save_model(self, request: HttpRequest, obj: WebSocketShare, form: forms.ModelForm, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        transaction.on_commit(nudge)
+
+    def delete_model(self, request: HttpRequest, obj: WebSocketShare) -> None:
+        super().delete_model(request, obj)
+        transaction.on_commit(nudge)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        # One by one: each tells.
+        for share in queryset:
+            self.delete_model(request, share)
 
 
 class LinesField(forms.CharField):

@@ -7,6 +7,7 @@ from .conversations import Conversation, ConversationItem
 from .prompts import PromptTemplate, PromptVersion
 from .responses import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse
 from .safety import Flag, SafetyRule
+from .shares import WebSocketShare
 from .usage import Dashboard, UsageRecord
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "StoredItem",
     "StoredResponse",
     "UsageRecord",
+    "WebSocketShare",
 ]

@@ -116,6 +116,7 @@ turns = Counter("responses_ws_turns_total", "Turns that have ended.", ("transpor
 refused = Counter(
     "responses_ws_turns_refused_total", "Turns refused before anything was made or recorded.", ("transport", "code")
 )
+handshakes_refused = Counter("responses_ws_handshakes_refused_total", "Sockets that were refused.", ("code",))
 tokens = Counter(
     "responses_ws_tokens_total",
     "Tokens of the turns that have ended. Cached ones are also input, reasoning ones also output.",

@@ -9,6 +9,7 @@ from responses_ws.serving import background
 from responses_ws.stores.memory import hot_tier
 
 from .authentication import authenticator
+from .shares import shares
 
 
 async def listen() -> None:
@@ -16,6 +17,7 @@ async def listen() -> None:
     bus.handle("key_changed", _key_changed)
     bus.handle("responses_deleted", _responses_deleted)
     bus.handle("response_cancelled", _response_cancelled)
+    bus.handle("websocket_shares_changed", lambda _body: shares.forget())
     await bus.listen()
 
 

@@ -8,10 +8,12 @@ import msgspec
 
 from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, WebSocketOff, websocket_error
+from responses_ws.runtime import metrics
 from responses_ws.runtime.ids import new_id
 from responses_ws.serving.admission import enter_socket
 
 from .authentication import authenticator, scope_headers
+from .shares import shares
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -33,15 +35,22 @@ class Handshake:
         headers = scope_headers(scope)
         try:
             if not app_settings.WEBSOCKET:
-                raise WebSocketOff('WebSocket mode is switched off here. Use POST with "stream": true.')
+                raise _websocket_off()
             _check_origin(headers)
             principal = await authenticator().authenticate(headers)
+            if not await shares.admit(principal.project_id, headers.get("authorization", "")):
+                raise _websocket_off()
             ticket = await enter_socket(principal)
         except ApiError as error:
+            metrics.handshakes_refused.add((error.code or error.type,))
             await _refuse(error, scope, receive, send)
             return
         with closing(ticket):
             await self._app({**scope, "principal": principal, "request_headers": headers}, receive, send)
+
+
+def _websocket_off() -> ApiError:
+    return WebSocketOff('WebSocket mode is switched off here. Use POST with "stream": true.')
 
 
 def _check_origin(headers: dict[str, str]) -> None:

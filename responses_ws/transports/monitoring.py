@@ -3,10 +3,7 @@
 Async views of Django alone: they wait neither for a thread nor for a turn.
 """
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
 
 from django.db import Error, connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -20,43 +17,13 @@ from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime import connections, dbpool, drain, redis
 from responses_ws.runtime import metrics as counted
 from responses_ws.runtime.metrics import Gauge
+from responses_ws.runtime.recent import Recent
 from responses_ws.runtime.writer import writer
 
 DATABASE_SECONDS = 2.0
 """How long a health check or a scrape waits for the database."""
 SECONDS_READY = 1.0
 SECONDS_UNBILLED = 15.0
-
-T = TypeVar("T")
-
-
-class Recent(Generic[T]):
-    """An answer that is asked for at most once in ``seconds``, and once at a time: whoever comes meanwhile shares it.
-
-    Health checks need no key. However many come, and however long the database takes, one of them asks it.
-    """
-
-    def __init__(self, ask: Callable[[], Awaitable[T]], *, seconds: float) -> None:
-        self._ask = ask
-        self._seconds = seconds
-        self._asking: asyncio.Future[T] | None = None
-        self._old_at = 0.0
-
-    async def get(self) -> T:
-        """Raises TimeoutError after ``DATABASE_SECONDS``; and whatever asking raises."""
-        loop = asyncio.get_running_loop()
-        asking = self._asking
-        if asking is None or asking.get_loop() is not loop or (asking.done() and loop.time() >= self._old_at):
-            asking = self._asking = asyncio.ensure_future(self._ask())
-            asking.add_done_callback(self._answered)
-        async with asyncio.timeout(DATABASE_SECONDS):
-            return await asyncio.shield(asking)
-
-    def _answered(self, asking: "asyncio.Future[T]") -> None:
-        self._old_at = asking.get_loop().time() + self._seconds
-        if not asking.cancelled():
-            # Told to all who wait, if there still are any.
-            asking.exception()
 
 
 async def healthz(_request: HttpRequest) -> HttpResponse:
@@ -69,7 +36,7 @@ async def readyz(_request: HttpRequest) -> HttpResponse:
     if drain.is_draining():
         return _unready("draining")
     try:
-        await database_answers.get()
+        await database_answers.get(within=DATABASE_SECONDS)
     except (ApiError, Error, TimeoutError):
         return _unready("unavailable", database="down")
     client = redis.client()
@@ -121,7 +88,7 @@ def _here() -> list[Gauge]:
 async def _everywhere() -> list[Gauge]:
     """What the database says, the same from every process; nothing while it does not answer."""
     try:
-        count, seconds = await unbilled.get()
+        count, seconds = await unbilled.get(within=DATABASE_SECONDS)
     except (ApiError, Error, TimeoutError):
         return []
     return [
@@ -149,5 +116,6 @@ def _told(detail: dict[str, str], *, status: int = 200) -> HttpResponse:
     return JsonResponse(detail, status=status, headers={"Cache-Control": "no-store"})
 
 
+# Health checks need no key: however many come, one of them asks the database.
 database_answers = Recent(lambda: dbpool.run(_select), seconds=SECONDS_READY)
 unbilled = Recent(lambda: dbpool.run(_unbilled), seconds=SECONDS_UNBILLED)

@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from responses_ws.billing import ledger
-from responses_ws.models import Flag, Journal, PromptTemplate, PromptVersion, SafetyRule, UsageRecord
+from responses_ws.models import Flag, Journal, PromptTemplate, PromptVersion, SafetyRule, UsageRecord, WebSocketShare
 from responses_ws.stores import conversations, rows
 from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
 
@@ -68,6 +68,7 @@ def filled(db):
     make_flag(project, "resp_stored", category="aws_access_key", action="redact", excerpt=SCRIPT)
     SafetyRule.objects.create(name="no bombs", kind="words", pattern="bomb", action="refuse")
     PromptVersion.objects.create(template=template, text="Greet {{name}} warmly.\n[user]\nHello", note="warmer")
+    WebSocketShare.objects.create(project=project, percent=10)
     return project
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from responses_ws.connection.rates import Rates
-from responses_ws.models import ApiKey, ControlMessage, Project
+from responses_ws.models import ApiKey, ControlMessage, Project, WebSocketShare
 from tests.billing.rows import make_key, make_project
 
 pytestmark = pytest.mark.django_db
@@ -130,3 +130,36 @@ def test_a_project_is_given_rates_and_its_keys_hear_of_it(boss):
 
     assert Project.objects.get().rates == Rates(tokens_per_minute=5000)
     assert ControlMessage.objects.get().body == {"api_key_id": key.pk}
+
+
+def test_servers_are_told_of_a_share_that_is_made_changed_or_deleted(boss):
+    pages = "admin:responses_ws_websocketshare"
+    told = []
+
+    def post(page, data, *args):
+        boss.post(reverse(f"{pages}_{page}", args=args), data)
+        told.append(ControlMessage.objects.filter(kind="websocket_shares_changed").count())
+
+    post("add", {"project": "", "percent": 5})
+    share = WebSocketShare.objects.get()
+    post("change", {"project": "", "percent": 20}, share.pk)
+    post("changelist", {"action": "delete_selected", "_selected_action": share.pk, "post": "yes"})
+
+    assert told == [1, 2, 3]
+    assert not WebSocketShare.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("project", "percent", "complaint"),
+    [
+        pytest.param("", 101, "less than or equal to 100", id="more than all"),
+        pytest.param("", 5, "There is a share for these already", id="a second one for all"),
+    ],
+)
+def test_a_share_that_makes_no_sense_is_refused(boss, project, percent, complaint):
+    WebSocketShare.objects.create(project=None, percent=50)
+
+    page = boss.post(reverse("admin:responses_ws_websocketshare_add"), {"project": project, "percent": percent})
+
+    assert complaint in page.content.decode()
+    assert WebSocketShare.objects.get().percent == 50

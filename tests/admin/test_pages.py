@@ -42,6 +42,7 @@ LISTED = [
     "safetyrule",
     "storedresponse",
     "usagerecord",
+    "websocketshare",
 ]
 READ_ONLY = ["account", "conversation", "flag", "journal", "storedresponse", "usagerecord"]
 NEVER_REGISTERED = {"controlmessage", "chain", "conversationitem", "storeditem", "responseevent", "idempotencykey"} | {

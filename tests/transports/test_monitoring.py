@@ -97,36 +97,6 @@ async def test_while_the_database_does_not_answer_the_server_lives_and_is_not_re
     assert ready == (503, {"status": "unavailable", "database": "down"})
 
 
-@pytest.mark.usefixtures("_impatient")
-@pytest.mark.django_db(transaction=True)
-async def test_many_checks_ask_the_database_once() -> None:
-    asked_for = 0
-
-    async def ask() -> None:
-        nonlocal asked_for
-        asked_for += 1
-        await dbpool.run(monitoring._select)
-
-    recent = monitoring.Recent(ask, seconds=60.0)
-    async with DeafDatabase():
-        late = await asyncio.gather(*(recent.get() for _ in range(20)), return_exceptions=True)
-    await asyncio.gather(*(recent.get() for _ in range(20)))
-
-    assert {type(error) for error in late} == {TimeoutError}
-    assert asked_for == 1
-
-
-async def test_an_answer_is_asked_for_again_when_it_is_old() -> None:
-    answers = iter([1, 2])
-
-    async def ask() -> int:
-        return next(answers)
-
-    recent = monitoring.Recent(ask, seconds=0.0)
-
-    assert [await recent.get(), await recent.get()] == [1, 2]
-
-
 @pytest.mark.django_db(transaction=True)
 async def test_with_its_redis_a_server_is_whole(settings: Any, redis_url: str) -> None:
     set_up(settings, REDIS_URL=redis_url)
