@@ -103,9 +103,19 @@ def asks_compaction(items: Sequence[Item]) -> bool:
     return bool(items) and items[-1].get("type") == TRIGGER
 
 
-def can_be_folded(items: Sequence[Item]) -> bool:
-    """Whether a summary would make this context any shorter."""
-    return any(not _is_kept(item) and item.get("type") != SUMMARY for item in items)
+_WORTH = 0.1
+"""Of a context that must be there to be folded: a summary costs all of it."""
+
+
+def is_worth_folding(items: Sequence[Item]) -> bool:
+    """Whether a summary would make this context noticeably shorter."""
+    foldable = whole = 0
+    for item in items:
+        size = len(msgspec.json.encode(item))
+        whole += size
+        if not _is_kept(item) and item.get("type") != SUMMARY:
+            foldable += size
+    return foldable > _WORTH * whole
 
 
 def compacted(items: Sequence[Item], summary: str | None) -> list[Item]:

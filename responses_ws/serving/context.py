@@ -15,8 +15,8 @@ from responses_ws.engines.registry import Route
 from responses_ws.protocol.compaction import (
     INSTRUCTION,
     asks_compaction,
-    can_be_folded,
     in_place,
+    is_worth_folding,
     threshold_of,
 )
 from responses_ws.protocol.configuration import Configuration
@@ -286,7 +286,9 @@ class Context(Gathered, kw_only=True):
     def is_too_long(self) -> bool:
         """Whether the client wants this context compacted before the model goes on."""
         threshold = threshold_of(self.asked.request.context_management, self.route.context_tokens)
-        return threshold is not None and self.estimated_input_tokens() > threshold and can_be_folded(self.shown_items())
+        if threshold is None or self.estimated_input_tokens() <= threshold:
+            return False
+        return is_worth_folding(self.shown_items())
 
     def shown_items(self) -> list[Item]:
         """The whole context as it counts, seals opened. Costs its length."""

@@ -5,11 +5,11 @@ import pytest
 from responses_ws.protocol.compaction import (
     CompactRequest,
     asks_compaction,
-    can_be_folded,
     compacted,
     compaction_object,
     decode_compact_request,
     in_place,
+    is_worth_folding,
     threshold_of,
 )
 from responses_ws.protocol.errors import InvalidRequest
@@ -91,7 +91,7 @@ def test_a_compaction_takes_the_place_of_what_it_was_made_from(items: list[Any],
     [([], False), ([A, DEVELOPER], False), ([A, SUMMARY, B], False), ([A, X], True), ([A, CALL, OUTPUT], True)],
 )
 def test_only_what_is_not_yet_folded_is_worth_a_summary(items: list[Any], folds: bool) -> None:
-    assert can_be_folded(items) is folds
+    assert is_worth_folding(items) is folds
 
 
 @pytest.mark.parametrize(

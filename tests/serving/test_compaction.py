@@ -257,8 +257,9 @@ def in_time(threshold: float | None, **fields: Any) -> dict[str, Any]:
 async def test_a_context_above_the_threshold_is_compacted_before_the_answer(
     principal: Principal, engine: Summariser, store: bool
 ) -> None:
+    ask = "!tokens 3000 Remember cobalt"
     chains = Chains()
-    first = await response_of(asked(principal, "Remember cobalt", store=store, chains=chains))
+    first = await response_of(asked(principal, ask, store=store, chains=chains))
     more = {"store": store, "chains": chains, **in_time(50)}
 
     events = told(
@@ -280,11 +281,11 @@ async def test_a_context_above_the_threshold_is_compacted_before_the_answer(
     assert [item["type"] for item in response["output"]] == ["compaction", "message"]
     assert engine.prompts[summed_up - 1] == [
         ("system", "Be nice."),
-        ("user", "Remember cobalt"),
+        ("user", ask),
         SUMMARY,
         ("user", f"Now {LONG}"),
     ]
-    assert engine.prompts[-1][:2] == [("user", "Remember cobalt"), SUMMARY]
+    assert engine.prompts[-1][:2] == [("user", ask), SUMMARY]
     assert engine.prompts[-1][-1] == ("user", "On")
     assert after["output"][0]["type"] == "message"
 
@@ -308,6 +309,8 @@ async def test_the_usage_of_both_calls_is_in_the_one_response(principal: Princip
         pytest.param([user("One"), assistant(LONG), user("Two")], 100_000, id="below"),
         pytest.param([user("One"), assistant(LONG), user("Two")], None, id="nobody knows how long it may be"),
         pytest.param([user(LONG)], 100, id="nothing to fold"),
+        # It stays above the threshold whatever is folded: each turn of the chain was charged for a summary of its own.
+        pytest.param([user(LONG), assistant("Yes."), user("Two")], 100, id="hardly anything to fold"),
     ],
 )
 async def test_a_context_is_left_alone_otherwise(
