@@ -1,10 +1,14 @@
 """Stories over several processes: two web servers, Redis, PostgreSQL, a Celery worker."""
 
+import json
 import signal
+import urllib.request
 
 import pytest
 from openai import OpenAI
 from websockets.exceptions import ConnectionClosed
+
+from tests.live import until
 
 from .chain import Seen, ask_for_tool, billed_books, books, client, redis_hits, run_manage, turn
 from .stack import Stack
@@ -32,6 +36,22 @@ def test_a_stored_turn_is_continued_when_redis_is_gone(stack: Stack, web1: OpenA
         stack.start_again("redis-state")
 
     assert second.output_text == 'The tool returned "sunny, 21 degrees".'
+
+
+def test_a_server_says_that_its_redis_is_gone_and_is_ready_all_the_same(stack: Stack) -> None:
+    def says(expected: str) -> bool:
+        with urllib.request.urlopen(f"{stack.url('web1')}/readyz", timeout=10) as answer:
+            return answer.status == 200 and json.load(answer)["status"] == expected
+
+    # A connection from before an earlier test's restart is found dead first.
+    until(lambda: says("ok"), "the server to have its Redis")
+    stack["redis-state"].kill()
+    try:
+        until(lambda: says("degraded"), "the server to notice")
+    finally:
+        stack.start_again("redis-state")
+
+    until(lambda: says("ok"), "the server to find it again")
 
 
 def test_what_ended_while_the_worker_was_down_is_billed_when_it_is_back(stack: Stack, web1: OpenAI) -> None:
