@@ -94,7 +94,7 @@ class Entry:
         self._allowance = allowance
         self._where = where
         """This process's count, or the slot's name in Redis."""
-        self._has_left = False
+        self._has_left = standing.refused is not None
 
     def charge(self, tokens: int) -> None:
         """So many tokens were used; or, below 0, fewer than was thought. Returns at once."""
@@ -121,6 +121,21 @@ class Entry:
 
 async def enter(owner: str, allowance: Allowance) -> Entry:
     """Take a request and a slot of this owner's; the entry's standing says whether that was refused."""
+    entering = background.spawn(_enter(owner, allowance))
+    try:
+        return await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        # Redis may have let it in already, whatever becomes of the answer.
+        entering.add_done_callback(_leave_again)
+        raise
+
+
+def _leave_again(entering: "asyncio.Task[Entry]") -> None:
+    if not entering.cancelled() and entering.exception() is None:
+        entering.result().leave()
+
+
+async def _enter(owner: str, allowance: Allowance) -> Entry:
     slot = new_id("slot")
     told = await _run_script(owner, allowance, slot=slot, enters=True)
     if told is None:

@@ -1,5 +1,6 @@
 """The same promises where Redis counts, and where this process does."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -145,6 +146,21 @@ async def test_a_slot_of_a_process_that_lives_is_kept(shared: Any) -> None:
 
     assert await shared.zscore(slots, member) >= int(score)
     assert await shared.ttl(slots) >= 30
+
+
+async def test_who_leaves_at_the_door_holds_no_slot(shared: Any) -> None:
+    for ticks in range(30):
+        coming = asyncio.create_task(enter("me", TWO_AT_ONCE))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        if coming.done():
+            # Already in.
+            await leave(coming.result())
+        coming.cancel()
+        await asyncio.wait({coming})
+        await background.settle()
+
+        assert await shared.exists(f"{HASH}:slots") == 0, f"after {ticks} ticks"
 
 
 async def test_renewing_does_not_take_a_slot_again_that_was_given_back(shared: Any) -> None:
