@@ -12,6 +12,7 @@ from .chat import ChatPrompt
 from .tokens import TokenLog
 
 Path = Literal["append", "rewind", "full"]
+_MOST_OPENING = 32  # ids; what a template opens an answer with is shorter
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,35 @@ class Draft(ABC):
     @abstractmethod
     def log(self) -> TokenLog:
         """The rendered prompt, up to the opening of the assistant's turn. On the event loop, after `make`."""
+
+
+class EngineDraft(Draft):
+    """Waits for the ids that the engine makes: `take` them, and it is made."""
+
+    path: Path = "full"
+    kept_tokens = 0
+    size = 0
+
+    def __init__(self, messages: int, stop_ids: Sequence[int]) -> None:
+        self._messages = messages
+        self._stop_ids = stop_ids
+        self._ids: Sequence[int] = ()
+
+    def take(self, ids: Sequence[int]) -> None:
+        """The whole prompt, up to the opening of the assistant's turn."""
+        self._ids = ids
+
+    def make(self) -> None:
+        pass
+
+    def log(self) -> TokenLog:
+        ids = list(self._ids)
+        # Behind the end of the turn before it, the answer is opened.
+        start = max(len(ids) - _MOST_OPENING, 0)
+        ends = [index for index in range(start, len(ids)) if ids[index] in self._stop_ids]
+        cut = ends[-1] + 1 if ends else start
+        log = TokenLog().extended(ids[:cut], "rendered", messages=self._messages)
+        return log.extended(ids[cut:], "opening", messages=self._messages)
 
 
 class OutputParser(ABC):

@@ -22,7 +22,7 @@ async def count_input(asked: Asked) -> int:
         step = context.token_step(request)
         try:
             if step is not None:
-                return len((await step.render()).prompt)
+                return len((await step.render(gathered.route)).prompt)
             counted = await gathered.route.engine.count(request)
         except EngineError:
             # Whoever asks for a number gets one, while the engine is down too.

@@ -13,7 +13,7 @@ from responses_ws.engines.base import ChatRequest, EngineError, TokenRequest
 from responses_ws.engines.registry import Route
 from responses_ws.protocol.sampling import Delta, Finished, FinishReason, Started, TokenDelta, Tokens
 from responses_ws.protocol.usage import Usage
-from responses_ws.rendering.base import Ask, Draft, OutputParser, Path, Renderer
+from responses_ws.rendering.base import Ask, Draft, EngineDraft, OutputParser, Path, Renderer
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.tokens import TokenLog
 
@@ -60,16 +60,21 @@ class TokenStep:
         """Ids that were made for this step; the rest of the prompt was there already."""
         return 0 if self._rendered is None or self._draft is None else len(self._rendered) - self._draft.kept_tokens
 
-    async def render(self) -> TokenRequest:
-        """The call to make. Idempotent.
+    async def render(self, route: Route) -> TokenRequest:
+        """The call to make. Idempotent. The replica's engine is only asked where it renders itself.
 
         Raises:
-            EngineError: ``context_length``: there is no room for an answer.
+            EngineError: ``context_length``: there is no room for an answer; or the engine has not rendered.
             InvalidRequest: the model's template refuses these messages.
         """
         if self._request is None:
             self._draft = draft = self._renderer.draft(self._asked.prompt, self._ask)
-            if draft.size > BYTES_RENDERED_INLINE:
+            if isinstance(draft, EngineDraft):
+                ids = await route.engine.rendered(_addressed_chat(self._asked, route))
+                if ids is None:
+                    raise EngineError("protocol", "the engine does not tell how it renders prompts")
+                draft.take(ids)
+            elif draft.size > BYTES_RENDERED_INLINE:
                 await asyncio.to_thread(draft.make)
             else:
                 draft.make()
@@ -96,7 +101,7 @@ class TokenStep:
 
         Raises EngineError, InvalidRequest.
         """
-        request = await self.render()
+        request = await self.render(route)
         usage = await route.engine.prefill(_addressed(request, route))
         return Usage(input_tokens=len(request.prompt), cached_tokens=usage.cached_tokens if usage else 0).clamped()
 
@@ -209,7 +214,11 @@ def _addressed(request: TokenRequest, route: Route) -> TokenRequest:
     """The same under the replica's own name of the model."""
     if request.asked.model == route.upstream:
         return request
-    return msgspec.structs.replace(request, asked=msgspec.structs.replace(request.asked, model=route.upstream))
+    return msgspec.structs.replace(request, asked=_addressed_chat(request.asked, route))
+
+
+def _addressed_chat(asked: ChatRequest, route: Route) -> ChatRequest:
+    return asked if asked.model == route.upstream else msgspec.structs.replace(asked, model=route.upstream)
 
 
 class _TokenCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
@@ -222,7 +231,7 @@ class _TokenCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
         self._route = route
 
     async def __aenter__(self) -> "_TokenCall":
-        request = await self._step.render()
+        request = await self._step.render(self._route)
         self._call = self._route.engine.generate(_addressed(request, self._route))
         self._batches = await self._call.__aenter__()
         self._step._begin(request)

@@ -149,3 +149,17 @@ async def test_who_leaves_frees_the_engine(api_key: ApiKey, socket: ResponsesCom
         # It cannot tell; it can only be asked.
         while any(slot["is_processing"] for slot in json.loads(await SHARED._child.get("/slots", seconds=5))):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_a_prompt_that_the_engine_renders_itself_is_the_same(socket: ResponsesCommunicator) -> None:
+    """Its own chat template is the one that it was started with, which is ours."""
+    own = await response_of(socket, input="What is the sea?", max_output_tokens=4)
+    options = {key: value for key, value in SHARED.renderer_options("smollm2").items() if key != "TEMPLATE"}
+    renderer = {"CLASS": "responses_ws.rendering.by_engine.ByEngine", **options}
+    with override_settings(RESPONSES_WS={"MODELS": {"smollm2": {"ENGINE": "embedded", "RENDERER": renderer}}}):
+        registry.install("embedded", SHARED)
+
+        theirs = await response_of(socket, input="What is the sea?", max_output_tokens=4)
+
+    assert theirs["usage"]["input_tokens"] == own["usage"]["input_tokens"]
+    assert (await record_of(theirs)).render_path == "full"
