@@ -112,6 +112,11 @@ class Run:
         """The Response as it is now."""
         return self._turn.response
 
+    @property
+    def _is_sealed_whole(self) -> bool:
+        """Compaction is asked for, of a context that no summary would make much shorter."""
+        return self._context.asks_compaction and self._context.is_short()
+
     async def queue(self) -> list[str]:
         """Accept a background response: its first events. All that others may ask for is durable when this returns.
 
@@ -128,10 +133,8 @@ class Run:
 
     async def generate(self) -> Frames:
         """Sample until the model has nothing left to do for now."""
-        turn, record = self._turn, self._record
-        screening = self._screening
-        is_sealed_whole = self._context.asks_compaction and self._context.is_short()
-        needs_engine = not is_sealed_whole and screening.refusal is None
+        turn, record, screening = self._turn, self._record, self._screening
+        needs_engine = screening.refusal is None and not self._is_sealed_whole
         needs_preparing = needs_engine and self._work.needs_preparing(self._context, self._context.new_items)
         if needs_engine and not needs_preparing:
             self._start()
@@ -139,101 +142,9 @@ class Run:
             # The engine was called first; the record becomes durable while it works.
             record.open()
         try:
-            cut_off = None
-            if is_sealed_whole:
-                await screening.finish()
-            if not needs_engine and screening.refusal is not None:
-                yield [*self._begin(), *await self._decline()]
-            elif is_sealed_whole:
-                # Nothing to ask the engine: all of the context is the answer.
-                yield [*self._begin(), *turn.begin_compaction(samples=False), *self._compact(None)]
-                turn.feed(Finished("stop"))
-            elif needs_preparing:
-                yield self._begin()
-                async with aclosing(self._run_first(self._context.new_items)) as events:
-                    async for frames in events:
-                        yield frames
-                cut_off = self._why_stopped()
-                needs_engine = screening.refusal is None
-                if not needs_engine:
-                    yield await self._decline()
-                elif cut_off is None:
-                    self._start()
-            while needs_engine and cut_off is None:
-                if self._is_summarising and turn.has_begun and not turn.is_queued:
-                    yield turn.begin_compaction(samples=True)
-                async with aclosing(self._run_step()) as events:
-                    async for frames in events:
-                        yield frames
-                if screening.refusal is not None:
-                    yield await self._decline()
-                    break
-                if not self._is_summarising and (held := await self._hear([], is_end=True)):
-                    yield held
-                if turn.finished is None:
-                    if not self._is_cancelled and (self._is_summarising or not self.steers):
-                        raise EngineError("protocol", "the engine stopped without finishing")
-                    cut_off = CANCELLED if self._is_cancelled else "steered"
-                    if turn.is_compacting:
-                        # Without a summary the item that has begun is all of the context.
-                        yield self._compact(None)
-                    break
-                if self._is_summarising:
-                    is_all = self._context.asks_compaction
-                    yield await self._end_summary()
-                    if is_all:
-                        turn.feed(Finished("stop"))
-                        break
-                    cut_off = self._why_stopped()
-                    if cut_off is None:
-                        self._sample()
-                    continue
-                has_called = bool(turn.hosted.waiting) and turn.finished.reason in ("stop", "tool_calls")
-                if screening.has_cut:
-                    break
-                if has_called:
-                    self._has_obeyed = True
-                    async with aclosing(self._run_errands(self._work.run_waiting(self._context))) as events:
-                        async for frames in events:
-                            yield frames
-                    cut_off = self._why_stopped()
-                    if cut_off is not None:
-                        break
-                goes_on = has_called and not self._open_items() and self._work.refusals <= 1
-                if screening.refusal is None and self._awaits_outputs():
-                    yield [*self._end_step(), turn.wait_for_outputs(self._open_items())]
-                    self._has_obeyed = True
-                    async with aclosing(self._wait_for_outputs()) as events:
-                        async for frames in events:
-                            yield frames
-                    if self._awaits_outputs():
-                        cut_off = "append_timeout"
-                        break
-                    async with aclosing(self._run_first(self._appended)) as events:
-                        async for frames in events:
-                            yield frames
-                    cut_off = self._why_stopped()
-                elif screening.refusal is None and goes_on:
-                    if closing := self._end_step():
-                        yield closing
-                elif screening.refusal is None:
-                    break
-                tokens_left = self._tokens_left()
-                if tokens_left is not None and tokens_left <= 0:
-                    cut_off = cut_off or "max_output_tokens"
-                elif screening.refusal is not None:
-                    yield await self._decline()
-                    break
-                elif cut_off is None:
-                    self._start()
-            usage = self._usage()
-            closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
-            if closing:
-                yield closing
-            if turn.status == "completed":
-                check_answer((self.asked.request.text or {}).get("format") or {}, turn.output)
-            link = await self._settle(usage)
-            yield self._end(link)
+            async with aclosing(self._answer(needs_engine=needs_engine, needs_preparing=needs_preparing)) as events:
+                async for frames in events:
+                    yield frames
         except (asyncio.CancelledError, GeneratorExit):
             try:
                 await self._work.leave()
@@ -268,6 +179,105 @@ class Run:
             yield [failure, *self.steers.give_back(error)]
         finally:
             screening.stop()
+
+    async def _answer(self, *, needs_engine: bool, needs_preparing: bool) -> Frames:
+        """Everything from the first event to the terminal one, if nothing breaks."""
+        turn, screening = self._turn, self._screening
+        cut_off = None
+        if self._is_sealed_whole:
+            await screening.finish()
+        if not needs_engine and screening.refusal is not None:
+            yield [*self._begin(), *await self._decline()]
+        elif self._is_sealed_whole:
+            # Nothing to ask the engine: all of the context is the answer.
+            yield [*self._begin(), *turn.begin_compaction(samples=False), *self._compact(None)]
+            turn.feed(Finished("stop"))
+        elif needs_preparing:
+            yield self._begin()
+            async with aclosing(self._run_first(self._context.new_items)) as events:
+                async for frames in events:
+                    yield frames
+            cut_off = self._why_stopped()
+            needs_engine = screening.refusal is None
+            if not needs_engine:
+                yield await self._decline()
+            elif cut_off is None:
+                self._start()
+        while needs_engine and cut_off is None:
+            if self._is_summarising and turn.has_begun and not turn.is_queued:
+                yield turn.begin_compaction(samples=True)
+            async with aclosing(self._run_step()) as events:
+                async for frames in events:
+                    yield frames
+            if screening.refusal is not None:
+                yield await self._decline()
+                break
+            if not self._is_summarising and (held := await self._hear([], is_end=True)):
+                yield held
+            if turn.finished is None:
+                if not self._is_cancelled and (self._is_summarising or not self.steers):
+                    raise EngineError("protocol", "the engine stopped without finishing")
+                cut_off = CANCELLED if self._is_cancelled else "steered"
+                if turn.is_compacting:
+                    # Without a summary the item that has begun is all of the context.
+                    yield self._compact(None)
+                break
+            if self._is_summarising:
+                is_all = self._context.asks_compaction
+                yield await self._end_summary()
+                if is_all:
+                    turn.feed(Finished("stop"))
+                    break
+                cut_off = self._why_stopped()
+                if cut_off is None:
+                    self._sample()
+                continue
+            has_called = bool(turn.hosted.waiting) and turn.finished.reason in ("stop", "tool_calls")
+            if screening.has_cut:
+                break
+            if has_called:
+                self._has_obeyed = True
+                async with aclosing(self._run_errands(self._work.run_waiting(self._context))) as events:
+                    async for frames in events:
+                        yield frames
+                cut_off = self._why_stopped()
+                if cut_off is not None:
+                    break
+            goes_on = has_called and not self._open_items() and self._work.refusals <= 1
+            if screening.refusal is None and self._awaits_outputs():
+                yield [*self._end_step(), turn.wait_for_outputs(self._open_items())]
+                self._has_obeyed = True
+                async with aclosing(self._wait_for_outputs()) as events:
+                    async for frames in events:
+                        yield frames
+                if self._awaits_outputs():
+                    cut_off = "append_timeout"
+                    break
+                async with aclosing(self._run_first(self._appended)) as events:
+                    async for frames in events:
+                        yield frames
+                cut_off = self._why_stopped()
+            elif screening.refusal is None and goes_on:
+                if closing := self._end_step():
+                    yield closing
+            elif screening.refusal is None:
+                break
+            tokens_left = self._tokens_left()
+            if tokens_left is not None and tokens_left <= 0:
+                cut_off = cut_off or "max_output_tokens"
+            elif screening.refusal is not None:
+                yield await self._decline()
+                break
+            elif cut_off is None:
+                self._start()
+        usage = self._usage()
+        closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
+        if closing:
+            yield closing
+        if turn.status == "completed":
+            check_answer((self.asked.request.text or {}).get("format") or {}, turn.output)
+        link = await self._settle(usage)
+        yield self._end(link)
 
     async def warm_up(self) -> Frames:
         """``generate: false``: everything but the sampling. A full response with an empty output."""
