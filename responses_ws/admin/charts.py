@@ -78,7 +78,8 @@ def stacked(
         show: a value in words, for titles and the table; ``show_tick`` the same for the axis.
     """
     totals = {day: sum(max(values.get(day, {}).get(name, 0), 0) for name in series) for day in days}
-    step, count = nice_scale(max(totals.values(), default=0))
+    largest = max(totals.values(), default=0)
+    step, count = nice_scale(largest)
     full = step * count
     column = PLOT_WIDTH / max(len(days), 1)
     bars, rows = [], []
@@ -111,7 +112,8 @@ def stacked(
         rows.append((f"{day:%Y-%m-%d}", [show(parts[name]) for name in series]))
     ticks = [
         Tick(_number(TOP + PLOT_HEIGHT - PLOT_HEIGHT * number / count), (show_tick or show)(step * number))
-        for number in range(count + 1)
+        # Without any bar the least unit would be shown, in all its digits.
+        for number in range(count + 1 if largest > 0 else 1)
     ]
     total = sum(sum(values.get(day, {}).get(name, 0) for name in series) for day in days)
     return Chart(bars, ticks, rows, total)

@@ -165,3 +165,9 @@ def test_pieces_are_stacked_from_the_bottom_up():
     assert bar.title == "Sun, 29 Nov 2026: 9\nA 6\nB 4\nC -1"
     assert [tick.label for tick in chart.ticks] == ["0", "2", "4", "6", "8", "10"]
     assert (TOP, HEIGHT) == (10, 210)
+
+
+def test_a_chart_of_nothing_has_a_ground_line_only():
+    day = date(2026, 11, 29)
+
+    assert [tick.label for tick in stacked([day], {}, {"a": "A"}, str).ticks] == ["0"]
