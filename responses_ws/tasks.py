@@ -7,13 +7,16 @@ delivering it three times, changes nothing.
 from celery import shared_task
 
 from responses_ws.billing import ledger
+from responses_ws.runtime.faults import faultpoint
 from responses_ws.stores import pruning
 
 
 @shared_task(name="responses_ws.bill_batch", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
 def bill_batch() -> None:
     """Bill what has ended and is not yet in the ledger."""
+    faultpoint("sweep.before")
     ledger.bill_all()
+    faultpoint("sweep.after")
 
 
 @shared_task(name="responses_ws.reap", ignore_result=True, acks_late=True, reject_on_worker_lost=True)

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from responses_ws.conf import app_settings
 from responses_ws.models import Account, Journal, Posting, Price, RatedLine, UsageRecord
+from responses_ws.runtime.faults import faultpoint
 
 from . import pricing
 
@@ -44,13 +45,16 @@ def bill_batch(limit: int = 500) -> int:
         records = list(_lock(UsageRecord.objects.using(using).unbilled(), using)[:limit])
         if not records:
             return 0
+        faultpoint("bill.selected")
         now = timezone.now()
         keys = [key_of(record) for record in records]
         # A record put back by hand, or restored: its entry stands, it is only marked again.
         present = set(Journal.objects.filter(idempotency_key__in=keys).values_list("idempotency_key", flat=True))
         _post([record for record in records if key_of(record) not in present], now)
         UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now)
-        return len(records)
+        faultpoint("bill.marked")
+    faultpoint("bill.committed")
+    return len(records)
 
 
 def key_of(record: UsageRecord) -> str:
@@ -86,9 +90,12 @@ def reap(now: datetime | None = None) -> int:
     meantime no longer matches. Whoever closes second changes nothing.
     """
     now = now or timezone.now()
-    return UsageRecord.objects.lapsed(now).update(
+    faultpoint("reap.before")
+    closed = UsageRecord.objects.lapsed(now).update(
         status=UsageRecord.Status.ABANDONED, reason="lease_expired", ended_at=now
     )
+    faultpoint("reap.after")
+    return closed
 
 
 def _lock(records, using: str):
@@ -138,7 +145,9 @@ def _post(records: list[UsageRecord], now: datetime) -> None:
             Posting(journal=journal, account_id=accounts[owner, REVENUE], amount_nano=-amount),
         ]
     RatedLine.objects.bulk_create(lines)
+    faultpoint("bill.journalled")
     _write_postings(postings)
+    faultpoint("bill.balanced")
 
 
 def _write_postings(postings: list[Posting]) -> None:

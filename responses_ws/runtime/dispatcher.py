@@ -12,6 +12,8 @@ from celery.signals import worker_ready, worker_shutdown
 
 from responses_ws.conf import app_settings
 
+from .faults import faultpoint
+
 logger = logging.getLogger(__name__)
 
 _MIN_SECONDS_BETWEEN = 0.05
@@ -52,7 +54,9 @@ class Dispatcher:
             self._wanted.clear()
             try:
                 queue = app_settings.BILLING_QUEUE
+                faultpoint("kick.before")
                 current_app.send_task("responses_ws.bill_batch", queue=queue, retry=False, ignore_result=True)
+                faultpoint("kick.after")
                 was_down = False
             except Exception as exc:
                 if not was_down:

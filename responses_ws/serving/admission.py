@@ -8,6 +8,7 @@ from responses_ws.engines.registry import registry
 from responses_ws.protocol.errors import ModelNotFound, RateLimited
 from responses_ws.protocol.usage import Usage
 from responses_ws.runtime import metrics, rates
+from responses_ws.runtime.faults import faultpoint
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -86,11 +87,14 @@ async def enter(principal: Principal, *, transport: str) -> Ticket:
     Raises:
         RateLimited: with the headers that say when.
     """
+    faultpoint("admission.before")
     try:
-        return await _enter("turns", principal, principal.rates.over(app_settings.rates).turn())
+        ticket = await _enter("turns", principal, principal.rates.over(app_settings.rates).turn())
     except RateLimited as error:
         metrics.refused.add((transport, str(error.code)))
         raise
+    faultpoint("admission.after")
+    return ticket
 
 
 async def enter_socket(principal: Principal) -> Ticket:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.registry import Route, registry
 from responses_ws.protocol.sampling import Delta, Progress, Started
+from responses_ws.runtime.faults import faultpoint
 
 T = TypeVar("T")
 
@@ -123,8 +124,10 @@ class EngineCall(Call):
         while True:
             route = await self._attempts.next()
             try:
+                faultpoint("engine.before")
                 call = self._make(route)
                 self._batches = await call.__aenter__()
+                faultpoint("engine.after")
             except BaseException as exc:
                 try:
                     if not isinstance(exc, EngineError):

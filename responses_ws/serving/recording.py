@@ -18,6 +18,7 @@ from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
 from responses_ws.runtime import background, dbpool, metrics, sql
 from responses_ws.runtime.dispatcher import dispatcher
+from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
 from responses_ws.stores import conversations, events, rows
@@ -111,8 +112,14 @@ class Record:
 
     def open(self) -> None:
         """Hand the row to the group writer; `wait_until_open` says when it is durable."""
-        self._opened = writer.submit(lambda: sql.insert(UsageRecord, [self._row]))
+        faultpoint("row.before")
+        self._opened = writer.submit(self._write_row)
         _checkpointer.watch(self)
+
+    def _write_row(self) -> None:
+        """In the writer's thread."""
+        sql.insert(UsageRecord, [self._row])
+        faultpoint("row.written")
 
     async def open_queued(self, stored: Stored, frames: Sequence[str]) -> Place:
         """Make the record durable together with all that others may ask for; ``frames`` are its first events.
@@ -147,6 +154,7 @@ class Record:
         if not self._opened.done():
             await asyncio.shield(asyncio.wrap_future(self._opened))
         self._opened.result()
+        faultpoint("row.durable")
 
     def rendered(self, step: TokenStep) -> None:
         """One more sampling step, asked in token ids: how its prompt is made is part of the record."""
@@ -201,11 +209,13 @@ class Record:
         }
         end: tuple[Stored, Place] | ApiError | None = None
         has_failed = True
+        faultpoint("end.before")
         try:
             end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
             has_failed = isinstance(end, ApiError)
         finally:
             self._count_in("failed" if has_failed else status, usage, duration_ms)
+        faultpoint("end.durable")
         dispatcher.kick()
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, status, usage))
@@ -246,6 +256,7 @@ class Record:
         self, fields: dict[str, Any], stored: Stored | None, appending: Appending | None, now: datetime
     ) -> tuple[Stored, Place] | ApiError | None:
         """In the writer's thread. Returns what was stored and where, or why the turn fails after all."""
+        faultpoint("end.begun")
         error: ApiError | None = None
         if appending is not None and not conversations.append(appending):
             error = ConversationLocked(appending.conversation_id)
@@ -269,6 +280,7 @@ class Record:
             place = self._save(stored, now)
         if appending is not None:
             conversations.remember_place(appending.conversation_id, place)
+        faultpoint("end.written")
         return stored, place
 
     def _save(self, stored: Stored, now: datetime) -> Place:
@@ -326,6 +338,7 @@ class _Checkpointer:
                 counted = record.count()
                 if counted != written or now - at > LEASE.total_seconds() / 4:
                     self._open[record] = (counted, now)
+                    faultpoint("checkpoint.before")
                     writer.submit(_checkpoint(record.response_id, counted))
 
 
@@ -334,6 +347,7 @@ def _checkpoint(response_id: str, counted: Usage) -> Callable[[], None]:
         changes = {"lease_until": timezone.now() + LEASE, "estimated": counted.estimated, **_counts(counted)}
         where = {"response_id": response_id, "status": UsageRecord.Status.IN_PROGRESS}
         sql.update(UsageRecord, changes, where)
+        faultpoint("checkpoint.written")
 
     return write
 

@@ -29,6 +29,7 @@ from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
 from responses_ws.protocol.steering import Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.formats import check_answer
+from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import rows
@@ -128,7 +129,9 @@ class Run:
         if self._screening.refusal is not None:
             self._forget_input()
         frames = self._turn.queue()
+        faultpoint("queue.before")
         self._place = await self._record.open_queued(self._stored([]), frames if self.asked.request.stream else [])
+        faultpoint("queue.after")
         return frames
 
     async def generate(self) -> Frames:
@@ -278,6 +281,7 @@ class Run:
             check_answer((self.asked.request.text or {}).get("format") or {}, turn.output)
         link = await self._settle(usage)
         yield self._end(link)
+        faultpoint("terminal.after")
 
     async def warm_up(self) -> Frames:
         """``generate: false``: everything but the sampling. A full response with an empty output."""
@@ -455,6 +459,7 @@ class Run:
                 if frames and record.first_token_ms is None:
                     await record.wait_until_open()
                     record.saw_first_token()
+                    faultpoint("output.before")
             elif word is Sign.ENDED:
                 return
             elif isinstance(word, Exception):
@@ -476,6 +481,7 @@ class Run:
             if frames:
                 step.spoke()
                 yield frames
+                faultpoint("output.after")
             if fault is not None:
                 raise fault
             if self._is_summarising:
@@ -533,6 +539,7 @@ class Run:
     def _end(self, link: Link) -> list[str]:
         """The terminal event, and what becomes of steers that a response with open calls cannot follow up."""
         self._tell_end()
+        faultpoint("terminal.before")
         frames = [self._turn.end()]
         if self.steers and link.open_calls:
             frames += self.steers.keep(link, self._open_items())

@@ -9,6 +9,7 @@ import msgspec
 from responses_ws.conf import app_settings
 from responses_ws.protocol.items import Item, told
 from responses_ws.runtime import redis
+from responses_ws.runtime.faults import faultpoint
 
 from .base import Place, ResponseStore, StoredChain
 
@@ -79,7 +80,9 @@ class RedisStore(ResponseStore):
         pipeline = client.pipeline(transaction=False)
         pipeline.eval(_APPEND, 1, _chain_key(project_id, place.chain_id), length_before, seconds, *bodies)
         pipeline.set(_response_key(project_id, response["id"]), head, ex=seconds)
+        faultpoint("copy.before")
         await redis.attempt(pipeline.execute())
+        faultpoint("copy.after")
 
     async def forget(self, project_id: int, response_ids: set[str], chains: Mapping[UUID, int]) -> None:
         """These responses were deleted; of each chain so many items are left."""
