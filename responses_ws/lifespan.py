@@ -15,10 +15,12 @@ from responses_ws.engines.registry import registry
 from responses_ws.runtime import background, dbpool, redis
 from responses_ws.runtime.bus import bus
 from responses_ws.runtime.dispatcher import dispatcher
+from responses_ws.runtime.siblings import siblings
+from responses_ws.runtime.vitals import loop_watch
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.background import stop as stop_background_responses
-from responses_ws.transports import control
+from responses_ws.transports import control, monitoring
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ async def lifespan(
     starting = [asyncio.create_task(start(engine)) for engine in engines]
     await registry.prepare()
     await control.listen()
+    await siblings.join(monitoring.told)
+    loop_watch.start()
     # Everything imported so far lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
@@ -65,6 +69,8 @@ async def start(engine: Engine) -> None:
 
 async def close() -> None:
     """Finish what is owed, then give everything back."""
+    loop_watch.stop()
+    siblings.leave()
     await bus.stop()
     stop_background_responses()
     try:

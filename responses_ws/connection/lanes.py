@@ -84,5 +84,9 @@ class Lanes:
         return len(self._running)
 
     @property
+    def named(self) -> int:
+        return len(self._names)
+
+    @property
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))

@@ -111,6 +111,11 @@ class Connection:
     def waiting_turns(self) -> int:
         return self._lanes.waiting
 
+    @property
+    def lanes(self) -> int:
+        """Names of lanes used so far."""
+        return self._lanes.named
+
     def _create(self, create: ResponseCreate | InvalidCreate, size: int, now: float) -> list[Command]:
         try:
             self._lanes.add(create, size)

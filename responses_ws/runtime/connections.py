@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from . import metrics
+
 
 class LiveSocket(Protocol):
     """What others may do with a socket."""
@@ -12,6 +14,10 @@ class LiveSocket(Protocol):
     @property
     def waiting_turns(self) -> int:
         """Turns that have been asked for and may not start yet."""
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that it has named."""
 
     async def recheck(self) -> None:
         """The rights of its key have changed: close it if there are none left."""
@@ -28,6 +34,7 @@ _sockets: set[LiveSocket] = set()
 
 def opened(socket: LiveSocket) -> None:
     _sockets.add(socket)
+    metrics.sockets_opened.add(())
 
 
 def closed(socket: LiveSocket) -> None:
@@ -42,6 +49,11 @@ def live_sockets() -> int:
 def waiting_turns() -> int:
     """How many turns wait on them, for their lane or for room."""
     return sum(socket.waiting_turns for socket in _sockets)
+
+
+def lanes() -> int:
+    """How many lanes have been named on them."""
+    return sum(socket.lanes for socket in _sockets)
 
 
 def close_sockets() -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -162,8 +163,9 @@ def exit_with_parent(lifeline: int) -> None:
 class Supervisor:
     """Several server processes on one listening socket.
 
-    ``command`` starts one of them; it is given ``--fd`` (the listening socket) and ``--lifeline`` (a pipe that closes
-    when this process dies). A worker that dies is started again; SIGTERM and SIGINT are handed on as SIGTERM.
+    ``command`` starts one of them; it is given ``--fd`` (the listening socket), ``--lifeline`` (a pipe that closes
+    when this process dies) and ``--siblings`` (a directory where workers find each other). A worker that dies is
+    started again; SIGTERM and SIGINT are handed on as SIGTERM.
     """
 
     def __init__(self, command: list[str], listener: socket.socket, *, workers: int, grace_seconds: float) -> None:
@@ -178,6 +180,7 @@ class Supervisor:
         """Run until a signal or until a worker cannot start; gives the exit code."""
         previous = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGTERM, signal.SIGINT)}
         self.lifeline, self.held = os.pipe()
+        self.siblings = tempfile.TemporaryDirectory(prefix="responses_ws_", ignore_cleanup_errors=True)
         try:
             self.processes = [self.start() for _ in range(self.workers)]
             return self.watch()
@@ -185,6 +188,7 @@ class Supervisor:
             self.stop()
             os.close(self.lifeline)
             os.close(self.held)
+            self.siblings.cleanup()
             for sig, handler in previous.items():
                 signal.signal(sig, handler)
 
@@ -195,6 +199,7 @@ class Supervisor:
         """One more worker, in a session of its own: Ctrl-C reaches it through us, once."""
         fds = (self.listener.fileno(), self.lifeline)
         command = [*self.command, "--fd", str(fds[0]), "--lifeline", str(fds[1])]
+        command += ["--siblings", self.siblings.name]
         return subprocess.Popen(command, pass_fds=fds, start_new_session=True)
 
     def watch(self) -> int:

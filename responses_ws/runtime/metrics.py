@@ -3,12 +3,16 @@
 An event costs an addition under a tuple of label values. Everything is counted on the event loop, so there are no
 locks; and once a turn or once a call, never once a token.
 
-Source: Prometheus' text exposition format 0.0.4; OpenTelemetry's GenAI metrics, for the names and buckets of times.
+Source: Prometheus' text exposition format 0.0.4; OpenTelemetry's GenAI metrics, for the names and buckets of times
+and tokens.
 """
 
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import msgspec
 
 from responses_ws.protocol.usage import Usage
 
@@ -84,11 +88,12 @@ class Histogram:
 
 
 class Gauge:
-    """What is so right now: made when it is asked for."""
+    """What is so right now: made when it is asked for. Of ``kind`` "counter" where somebody else counts."""
 
-    kind = "gauge"
-
-    def __init__(self, name: str, text: str, labels: Values = (), samples: Iterable[Sample] = ()) -> None:
+    def __init__(
+        self, name: str, text: str, labels: Values = (), samples: Iterable[Sample] = (), *, kind: str = "gauge"
+    ) -> None:
+        self.kind = kind
         self.name = name
         self.text = text
         self.labels = labels
@@ -99,9 +104,21 @@ class Gauge:
             yield _line(self.name, self.labels, values, value, process)
 
 
-_MODEL = ("gen_ai_request_model", "gen_ai_operation_name")
+class Family(msgspec.Struct, frozen=True):
+    """One metric as a process tells it."""
+
+    name: str
+    kind: str
+    text: str
+    lines: list[str]
+
+
+_MODEL = ("gen_ai_request_model", "gen_ai_operation_name", "transport")
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _FIRST_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = tuple(4.0**power for power in range(14))
+_LAG_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 duration = Histogram(
     "gen_ai_server_request_duration_seconds", "From a turn's request to its end, whatever that was.", _MODEL, _SECONDS
@@ -112,11 +129,25 @@ first_token = Histogram(
     _MODEL,
     _FIRST_SECONDS,
 )
+per_token = Histogram(
+    "gen_ai_server_time_per_output_token_seconds",
+    "Of completed turns: from the first output to the end, for each token behind the first.",
+    _MODEL,
+    _TOKEN_SECONDS,
+)
+token_usage = Histogram(
+    "gen_ai_client_token_usage", "Tokens of each turn that has ended.", (*_MODEL, "gen_ai_token_type"), _TOKENS
+)
 turns = Counter("responses_ws_turns_total", "Turns that have ended.", ("transport", "model", "status"))
 refused = Counter(
     "responses_ws_turns_refused_total", "Turns refused before anything was made or recorded.", ("transport", "code")
 )
-handshakes_refused = Counter("responses_ws_handshakes_refused_total", "Sockets that were refused.", ("code",))
+handshakes_refused = Counter(
+    "responses_ws_handshakes_refused_total",
+    "Sockets that were refused; with the project's id where its key was looked at and is good.",
+    ("code", "project"),
+)
+sockets_opened = Counter("responses_ws_sockets_opened_total", "Sockets that were let in.", ())
 tokens = Counter(
     "responses_ws_tokens_total",
     "Tokens of the turns that have ended. Cached ones are also input, reasoning ones also output.",
@@ -132,17 +163,24 @@ rendered_tokens = Counter(
 )
 lookups = Counter("responses_ws_chain_lookups_total", "Where the response was found that a turn continues.", ("tier",))
 engine_failures = Counter("responses_ws_engine_failures_total", "Calls that an engine has failed.", ("engine", "kind"))
+loop_lag = Histogram(
+    "responses_ws_loop_lag_seconds", "How late the event loop came to a timer, four times a second.", (), _LAG_SECONDS
+)
 
 
 def turn_ended(
     *, transport: str, model: str, status: str, usage: Usage, seconds: float, first_token_ms: float | None
 ) -> None:
     """A turn's usage record is being closed."""
-    of_model = (model, "chat")
+    of_model = (model, "chat", transport)
     turns.add((transport, model, status))
     duration.observe(of_model, seconds)
     if first_token_ms is not None:
         first_token.observe(of_model, first_token_ms / 1000)
+        if status == "completed" and usage.output_tokens > 1:
+            per_token.observe(of_model, (seconds - first_token_ms / 1000) / (usage.output_tokens - 1))
+    token_usage.observe((*of_model, "input"), usage.input_tokens)
+    token_usage.observe((*of_model, "output"), usage.output_tokens)
     tokens.add((model, "input"), usage.input_tokens)
     tokens.add((model, "cached"), usage.cached_tokens)
     tokens.add((model, "output"), usage.output_tokens)
@@ -155,13 +193,21 @@ def step_rendered(model: str, path: str, count: int) -> None:
     rendered_tokens.add((model, path), count)
 
 
-def exposition(gauges: Iterable[Gauge]) -> str:
-    """Everything counted, and these, as Prometheus reads it. Every sample says which process it is of."""
+def families(gauges: Iterable[Gauge]) -> list[Family]:
+    """Everything counted here, and these. Every sample says which process it is of."""
     process = str(os.getpid())
+    return [Family(one.name, one.kind, one.text, list(one.lines(process))) for one in (*_ALL, *gauges)]
+
+
+def exposition(*told: Iterable[Family]) -> str:
+    """What processes have told, as Prometheus reads it: all samples of a metric in one place."""
+    merged: dict[str, Family] = {}
+    for family in chain.from_iterable(told):
+        known = merged.setdefault(family.name, Family(family.name, family.kind, family.text, []))
+        known.lines.extend(family.lines)
     lines: list[str] = []
-    for metric in (*_ALL, *gauges):
-        lines += (f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}")
-        lines += metric.lines(process)
+    for family in merged.values():
+        lines += (f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}", *family.lines)
     return "\n".join(lines) + "\n"
 
 

@@ -92,6 +92,10 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
     def waiting_turns(self) -> int:
         return self._connection.waiting_turns
 
+    @property
+    def lanes(self) -> int:
+        return self._connection.lanes
+
     def forget(self, response_ids: set[str]) -> None:
         """Responses were deleted elsewhere."""
         self._connection.chains.forget(response_ids)

@@ -33,16 +33,18 @@ class Handshake:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         headers = scope_headers(scope)
+        project = ""
         try:
             if not app_settings.WEBSOCKET:
                 raise _websocket_off()
             _check_origin(headers)
             principal = await authenticator().authenticate(headers)
+            project = str(principal.project_id)
             if not await shares.admit(principal.project_id, headers.get("authorization", "")):
                 raise _websocket_off()
             ticket = await enter_socket(principal)
         except ApiError as error:
-            metrics.handshakes_refused.add((error.code or error.type,))
+            metrics.handshakes_refused.add((error.code or error.type, project))
             await _refuse(error, scope, receive, send)
             return
         with closing(ticket):

@@ -3,8 +3,10 @@
 Async views of Django alone: they wait neither for a thread nor for a turn.
 """
 
+import asyncio
 import secrets
 
+import msgspec
 from django.db import Error, connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
@@ -14,10 +16,11 @@ from responses_ws.engines.health import State
 from responses_ws.engines.registry import registry
 from responses_ws.models import UsageRecord
 from responses_ws.protocol.errors import ApiError
-from responses_ws.runtime import connections, dbpool, drain, redis
+from responses_ws.runtime import connections, dbpool, drain, redis, vitals
 from responses_ws.runtime import metrics as counted
-from responses_ws.runtime.metrics import Gauge
+from responses_ws.runtime.metrics import Family, Gauge
 from responses_ws.runtime.recent import Recent
+from responses_ws.runtime.siblings import siblings
 from responses_ws.runtime.writer import writer
 
 DATABASE_SECONDS = 2.0
@@ -48,13 +51,21 @@ async def readyz(_request: HttpRequest) -> HttpResponse:
 
 
 async def metrics(request: HttpRequest) -> HttpResponse:
-    """For Prometheus. Without a token in the settings there is no such page."""
+    """For Prometheus: of all workers behind this socket. Without a token in the settings there is no such page."""
     token = app_settings.METRICS_TOKEN
     if not token:
         raise Http404
     if not secrets.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {token}".encode()):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
-    return HttpResponse(counted.exposition([*_here(), *await _everywhere()]), content_type=counted.CONTENT_TYPE)
+    others, everywhere = await asyncio.gather(siblings.ask(), _everywhere())
+    here = counted.families([*_here(), *everywhere])
+    text = counted.exposition(here, *(msgspec.json.decode(one, type=list[Family]) for one in others))
+    return HttpResponse(text, content_type=counted.CONTENT_TYPE)
+
+
+def told() -> bytes:
+    """What the siblings of this process are told of it."""
+    return msgspec.json.encode(counted.families(_here()))
 
 
 def _here() -> list[Gauge]:
@@ -62,6 +73,7 @@ def _here() -> list[Gauge]:
     stations = registry.stations().items()
     return [
         Gauge("responses_ws_sockets", "Open WebSockets.", samples=[((), connections.live_sockets())]),
+        Gauge("responses_ws_lanes", "Lanes that have been named on them.", samples=[((), connections.lanes())]),
         Gauge("responses_ws_turns_running", "Turns in flight, each on a lane.", samples=[((), drain.running_turns())]),
         Gauge("responses_ws_turns_waiting", "Turns waiting on sockets.", samples=[((), connections.waiting_turns())]),
         Gauge("responses_ws_draining", "1 while it takes no more turns.", samples=[((), drain.is_draining())]),
@@ -82,6 +94,7 @@ def _here() -> list[Gauge]:
             ("engine",),
             [((name,), station.condition.state is not State.DOWN) for name, station in stations],
         ),
+        *vitals.gauges(),
     ]
 
 
@@ -103,9 +116,8 @@ def _select() -> None:
 
 
 def _unbilled() -> tuple[int, float]:
-    rows = UsageRecord.objects.unbilled()
-    oldest = rows.oldest_end()
-    return rows.count(), (timezone.now() - oldest).total_seconds() if oldest is not None else 0.0
+    count, oldest = UsageRecord.objects.unbilled().backlog()
+    return count, (timezone.now() - oldest).total_seconds() if oldest is not None else 0.0
 
 
 def _unready(status: str, **detail: str) -> HttpResponse:

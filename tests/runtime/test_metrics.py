@@ -18,7 +18,7 @@ def _only_ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def samples(*gauges: Gauge) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """Values by name and labels, ``process`` left out."""
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
-    for family in text_string_to_metric_families(metrics.exposition(gauges)):
+    for family in text_string_to_metric_families(metrics.exposition(metrics.families(gauges))):
         for sample in family.samples:
             assert sample.labels.pop("process").isdigit()
             found.setdefault(sample.name, {})[tuple(sample.labels.items())] = sample.value
@@ -59,3 +59,17 @@ def test_a_histogram_counts_up_to_each_bound_and_includes_it() -> None:
 
 def test_a_gauge_is_what_it_is_told() -> None:
     assert samples(Gauge("open_now", "Open.", samples=[((), 3)])) == {"open_now": {(): 3}}
+
+
+def test_what_several_processes_tell_stands_together() -> None:
+    counter = Counter("made_total", "Made.", ())
+    counter.add(())
+    here = metrics.families([Gauge("open_now", "Open.", samples=[((), 3)])])
+    there = [metrics.Family("made_total", "counter", "Made.", ['made_total{process="other"} 2'])]
+
+    text = metrics.exposition(here, there)
+
+    (made, opened) = text_string_to_metric_families(text)
+    assert [(sample.labels["process"] == "other", sample.value) for sample in made.samples] == [(False, 1), (True, 2)]
+    assert [sample.value for sample in opened.samples] == [3]
+    assert text.count("# TYPE made_total counter") == 1

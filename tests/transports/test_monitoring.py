@@ -13,13 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.registry import registry
-from responses_ws.models import ApiKey, UsageRecord
+from responses_ws.models import ApiKey, UsageRecord, WebSocketShare
 from responses_ws.runtime import background, connections, dbpool, drain
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores.memory import hot_tier
 from responses_ws.testing import ResponsesCommunicator
 from responses_ws.transports import monitoring
+from responses_ws.transports.shares import shares
 from tests.serving.bytes_model import BytesEngine
 from tests.serving.turns import Chains, asked, events_of, response_of
 from tests.waiting import until
@@ -139,9 +140,13 @@ async def test_a_turn_is_counted_with_its_tokens_and_times(principal: Principal,
     assert seen("responses_ws_turns_total", transport="sse", model="scripted", status="completed") == 1
     assert seen("responses_ws_tokens_total", model="scripted", kind="input") == usage["input_tokens"]
     assert seen("responses_ws_tokens_total", model="scripted", kind="output") == usage["output_tokens"]
-    for name in ("gen_ai_server_request_duration_seconds", "gen_ai_server_time_to_first_token_seconds"):
-        assert seen(f"{name}_count", gen_ai_request_model="scripted") == 1
-        assert (seen(f"{name}_sum", gen_ai_request_model="scripted") or 0) > 0
+    labels = {"gen_ai_request_model": "scripted", "gen_ai_operation_name": "chat", "transport": "sse"}
+    for name in ("request_duration", "time_to_first_token", "time_per_output_token"):
+        assert seen(f"gen_ai_server_{name}_seconds_count", **labels) == 1
+        assert (seen(f"gen_ai_server_{name}_seconds_sum", **labels) or 0) > 0
+    for kind in ("input", "output"):
+        told = seen("gen_ai_client_token_usage_sum", **labels, gen_ai_token_type=kind)
+        assert told == usage[f"{kind}_tokens"]
 
 
 async def test_a_turn_that_the_client_leaves_is_counted_as_cancelled(principal: Principal, settings: Any) -> None:
@@ -237,6 +242,37 @@ async def test_open_sockets_and_their_turns_are_told(api_key: ApiKey, settings: 
     names = ("responses_ws_sockets", "responses_ws_turns_running", "responses_ws_turns_waiting")
     assert [during(name) for name in names] == [1, 1, 1]
     assert [after(name) for name in names] == [0, 0, 0]
+
+
+async def test_a_socket_that_the_share_refuses_is_counted_for_its_project(api_key: ApiKey, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    shares.forget()
+    await dbpool.run(WebSocketShare.objects.create, project=api_key.project, percent=0)
+
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        assert socket.refusal is not None
+    async with ResponsesCommunicator("sk-wrong") as socket:
+        assert socket.refusal is not None
+    seen = await scrape()
+
+    name = "responses_ws_handshakes_refused_total"
+    assert seen(name, code="websocket_off", project=str(api_key.project_id)) == 1
+    assert seen(name, code="invalid_api_key", project="") == 1
+
+
+async def test_lanes_are_told_as_long_as_their_socket_is_open(api_key: ApiKey, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        for lane in ("a", "b", "a"):
+            await socket.create(model="scripted", input="Hello", stream_id=lane)
+            while (await socket.receive())["type"] != "response.completed":
+                pass
+        during = await scrape()
+    after = await scrape()
+
+    assert (during("responses_ws_lanes"), after("responses_ws_lanes")) == (2, 0)
+    assert after("responses_ws_sockets_opened_total") == 1
 
 
 async def test_unbilled_records_and_the_age_of_the_oldest_are_told(principal: Principal, settings: Any) -> None:

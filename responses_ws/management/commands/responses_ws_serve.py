@@ -3,6 +3,7 @@
 import errno
 import socket
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
 from django.core.management import BaseCommand, CommandError
@@ -18,6 +19,7 @@ from responses_ws.runtime.launcher import (
     serve,
     server_config,
 )
+from responses_ws.runtime.siblings import siblings
 
 
 class Command(BaseCommand):
@@ -36,11 +38,14 @@ class Command(BaseCommand):
         # How a supervisor hands its socket, and the news of its own death, to a worker.
         parser.add_argument("--fd", type=int, help="Serve on this listening socket instead of --host and --port.")
         parser.add_argument("--lifeline", type=int, help="Drain when this pipe closes.")
+        parser.add_argument("--siblings", type=Path, help="Where the other workers of this socket are found.")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         application = asgi_path()
         if options["lifeline"] is not None:
             exit_with_parent(options["lifeline"])
+        if options["siblings"] is not None:
+            siblings.meet_in(options["siblings"])
         if options["fd"] is not None:
             serve(
                 socket.socket(fileno=options["fd"]), server_config(application), drain_seconds=options["drain_seconds"]
