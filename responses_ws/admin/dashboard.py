@@ -122,8 +122,7 @@ def prompts_card(records: UsageRecordQuerySet) -> Card:
 
 
 def unbilled_card(now: datetime) -> Card:
-    unbilled = UsageRecord.objects.unbilled()
-    count, oldest = unbilled.count(), unbilled.oldest_end()
+    count, oldest = UsageRecord.objects.unbilled().backlog()
     if oldest is None:
         return Card("Unbilled", thousands(count), "billing keeps up")
     return Card("Unbilled", thousands(count), f"the oldest for {age(now - oldest)}", is_alarming=now - oldest > LATE)

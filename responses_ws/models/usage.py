@@ -22,6 +22,8 @@ TOKEN_SUMS = {
 }
 """Sums of tokens in parts that do not overlap: uncached + cached + answer + reasoning = tokens."""
 
+BACKLOG_COUNTED = 10_000
+
 
 def _counts() -> dict[str, Count]:
     """``responses`` that have ended, and the ``failures`` among them: ours, not the client's leaving."""
@@ -95,9 +97,13 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
     def _by(self, **keys: Any) -> "models.QuerySet[Any]":
         return self.order_by().values(**keys).annotate(**_counts(), **TOKEN_SUMS)
 
-    def oldest_end(self) -> datetime | None:
-        """When the one ended that ended first; None without any."""
-        return self.order_by().aggregate(oldest=Min("ended_at"))["oldest"]
+    def backlog(self) -> tuple[int, datetime | None]:
+        """How many rows there are, and when the one ended that ended first; None without any.
+
+        Looks at the first `BACKLOG_COUNTED` only, so that it costs little just when there are many.
+        """
+        counted = self[:BACKLOG_COUNTED].aggregate(count=Count("pk"), oldest=Min("ended_at"))
+        return counted["count"], counted["oldest"]
 
     def in_progress(self) -> "UsageRecordQuerySet":
         return self.filter(status=UsageRecord.Status.IN_PROGRESS)
