@@ -1,5 +1,5 @@
 """Two hops: a server whose engine is another of our servers, over HTTP, over HTTP with stored responses, and over
-WebSockets. The one at the back is reached through a tap for each way."""
+WebSockets. The one at the back is reached through a proxy for each way."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from tests.live import Server, until
-from tests.tap import Tap
+from tests.proxy import Proxy
 
 from .raw import Door, calls_in, outputs_for, response_of, text_of
 from .test_openai_socket import outputs, turn
@@ -28,17 +28,17 @@ EDIT = {"type": "custom", "name": "edit", "description": "Edits a file."}
 
 
 @pytest.fixture(scope="module")
-def taps(server: Server) -> Iterator[dict[str, Tap]]:
-    with Tap(server.base_url) as http, Tap(server.base_url) as stored, Tap(server.base_url) as websocket:
+def proxies(server: Server) -> Iterator[dict[str, Proxy]]:
+    with Proxy(server.base_url) as http, Proxy(server.base_url) as stored, Proxy(server.base_url) as websocket:
         yield {"http": http, "stored": stored, "websocket": websocket}
 
 
 @pytest.fixture(scope="module")
-def front(database: Path, taps: dict[str, Tap], foreign_key: str) -> Iterator[Server]:
+def front(database: Path, proxies: dict[str, Proxy], foreign_key: str) -> Iterator[Server]:
     engines = {
         way: {
             "ENGINE": "responses_ws.engines.responses.Responses",
-            "BASE_URL": taps[way].url,
+            "BASE_URL": proxies[way].url,
             "API_KEY": foreign_key,
             **options,
         }
@@ -58,8 +58,8 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def tap(taps: dict[str, Tap], way: str) -> Tap:
-    return taps[way]
+def proxy(proxies: dict[str, Proxy], way: str) -> Proxy:
+    return proxies[way]
 
 
 @pytest.fixture
@@ -72,19 +72,19 @@ def calls_made(server: Server) -> int:
     return len(server.tokens.calls())
 
 
-def test_a_tool_loop_of_20_turns(front: Server, server: Server, key: str, way: str, tap: Tap) -> None:
+def test_a_tool_loop_of_20_turns(front: Server, server: Server, key: str, way: str, proxy: Proxy) -> None:
     request: dict[str, Any] = {"model": way, "store": False, "tools": [WEATHER], "instructions": "Use the tool."}
     new: Any = [{"role": "user", "content": "!rounds 20 What is the weather in Paris?"}]
     before, responses, sent = calls_made(server), [], []
 
     with OpenAI(base_url=front.base_url, api_key=key, max_retries=0) as client, client.responses.connect() as socket:
         while new:
-            already = tap.sent
+            already = proxy.up.passed
             previous = responses[-1].id if responses else None
             ended = turn(socket, **request, previous_response_id=previous, input=new)
             assert ended.type == "response.completed", ended
             responses.append(ended.response)
-            sent.append(tap.sent - already)
+            sent.append(proxy.up.passed - already)
             new = outputs(ended.response)
 
     assert len(responses) == calls_made(server) - before == 21
@@ -110,12 +110,12 @@ async def test_calls_of_custom_tools_and_side_by_side(front_door: Door, way: str
     assert "done" in text_of(second)
 
 
-async def test_a_fork_goes_on_from_the_same_parent(front_door: Door, server: Server, way: str, tap: Tap) -> None:
+async def test_a_fork_goes_on_from_the_same_parent(front_door: Door, server: Server, way: str, proxy: Proxy) -> None:
     long = "word " * 4000
     before = calls_made(server)
     async with front_door.socket() as socket:
         parent = response_of(await socket.turn(way, input=long, store=False))["id"]
-        already, texts = tap.sent, []
+        already, texts = proxy.up.passed, []
         for lane in ("a", "b"):
             newest = parent
             for said in (f"{lane} one", f"{lane} two"):
@@ -123,7 +123,7 @@ async def test_a_fork_goes_on_from_the_same_parent(front_door: Door, server: Ser
                 ended = response_of(await socket.turn(way, input=said, **fields))
                 newest = ended["id"]
                 texts.append(text_of(ended))
-    whole_sends = (tap.sent - already) // len(long)
+    whole_sends = (proxy.up.passed - already) // len(long)
 
     assert texts == [f'You said: "{lane} {said}"' for lane in "ab" for said in ("one", "two")]
     assert calls_made(server) - before == 5
@@ -132,18 +132,18 @@ async def test_a_fork_goes_on_from_the_same_parent(front_door: Door, server: Ser
 
 
 async def test_what_is_cut_between_two_turns_is_sent_whole_once(
-    front_door: Door, server: Server, way: str, tap: Tap
+    front_door: Door, server: Server, way: str, proxy: Proxy
 ) -> None:
     long = "word " * 4000
     before = calls_made(server)
     async with front_door.socket() as socket:
         newest = response_of(await socket.turn(way, input=long, store=False))["id"]
-        tap.cut()
-        already = tap.sent
+        proxy.cut()
+        already = proxy.up.passed
         for said in ("one", "two", "three"):
             ended = response_of(await socket.turn(way, input=said, previous_response_id=newest, store=False))
             newest = ended["id"]
-    whole_sends = (tap.sent - already) // len(long)
+    whole_sends = (proxy.up.passed - already) // len(long)
 
     assert text_of(ended) == 'You said: "three"'
     assert ended["usage"]["input_tokens"] > 4000
@@ -152,13 +152,13 @@ async def test_what_is_cut_between_two_turns_is_sent_whole_once(
 
 
 async def test_what_is_cut_in_the_middle_of_an_answer_fails(
-    front_door: Door, server: Server, way: str, tap: Tap
+    front_door: Door, server: Server, way: str, proxy: Proxy
 ) -> None:
     before = calls_made(server)
     async with front_door.socket() as socket:
         await socket.create(way, input="!tokens 10000 !rate 200", store=False)
         await socket.wait_for("response.output_text.delta")
-        tap.cut()
+        proxy.cut()
         events = await socket.rest_of_turn()
         after = response_of(await socket.turn(way, input="Hi", store=False))
 
@@ -202,16 +202,16 @@ async def test_the_upstream_sees_that_a_client_has_left(front_door: Door, server
     assert call["outcome"] == "aborted"
 
 
-async def test_one_long_response(front_door: Door, server: Server, way: str, tap: Tap) -> None:
+async def test_one_long_response(front_door: Door, server: Server, way: str, proxy: Proxy) -> None:
     before, sent = calls_made(server), []
     async with front_door.socket(headers={"OpenAI-Beta": "responses_rollout=v1"}) as socket:
-        already = tap.sent
+        already = proxy.up.passed
         await socket.create(way, input="!rounds 6 Weather in Oslo?", tools=[WEATHER], store=False)
         response_id = (await socket.receive())["response"]["id"]
         while (event := await socket.receive())["type"] not in ("response.completed", "response.failed"):
             if event["type"] == "response.done":
-                sent.append(tap.sent - already)
-                already = tap.sent
+                sent.append(proxy.up.passed - already)
+                already = proxy.up.passed
                 made = [
                     {"type": one["type"], "call_id": one["call_id"], "output": "sunny"} for one in event["required"]
                 ]
@@ -269,7 +269,7 @@ async def test_the_upstream_counts_the_input(front_door: Door, door: Door, way: 
 
 
 @pytest.mark.parametrize("kept_as", ["stored responses", "a conversation"])
-async def test_over_http_only_what_is_new_is_sent_too(front_door: Door, way: str, tap: Tap, kept_as: str) -> None:
+async def test_over_http_only_what_is_new_is_sent_too(front_door: Door, way: str, proxy: Proxy, kept_as: str) -> None:
     long = "word " * 4000
     link: dict[str, Any] = {}
     if kept_as == "a conversation":
@@ -277,7 +277,7 @@ async def test_over_http_only_what_is_new_is_sent_too(front_door: Door, way: str
             link = {"conversation": (await answer.json())["id"]}
     status, response = await front_door.post(way, input=long, **link)
     assert status == 200, response
-    already = tap.sent
+    already = proxy.up.passed
     for said in ("one", "two", "three"):
         if kept_as == "stored responses":
             link = {"previous_response_id": response["id"]}
@@ -286,4 +286,4 @@ async def test_over_http_only_what_is_new_is_sent_too(front_door: Door, way: str
 
     assert text_of(response) == 'You said: "three"'
     assert response["usage"]["input_tokens"] > 4000
-    assert (tap.sent - already) // len(long) == (3 if way == "http" else 0)
+    assert (proxy.up.passed - already) // len(long) == (3 if way == "http" else 0)
