@@ -1,4 +1,4 @@
-"""One stack for all tests of this folder: its start takes ten seconds."""
+"""One stack, and one rig for what is broken, for all tests of this folder: their start takes its time."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pytest
 from openai import OpenAI
 
 from .chain import client, create_key, create_prices
+from .rig import Rig, Web
 from .stack import Stack
 
 
@@ -35,3 +36,16 @@ def web1(stack: Stack, key: str) -> Iterator[OpenAI]:
 def web2(stack: Stack, key: str) -> Iterator[OpenAI]:
     with client(stack.url("web2"), key) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """On SQLite. Every test leaves it healed and checked."""
+    with Rig(tmp_path_factory.mktemp("rig")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def well(rig: Rig) -> Web:
+    """The rig's server that is not killed."""
+    return rig.web("well")

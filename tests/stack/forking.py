@@ -1,0 +1,199 @@
+"""Processes that start in a tenth of a second: forked from one that has imported everything.
+
+A test that kills forty servers has no time to import Django forty times. The parent runs nothing but this file: no
+thread, no event loop, no database connection; its children are servers, workers and snippets like any other.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.live import ROOT, START_SECONDS, Process
+
+FORKER = [sys.executable, "-m", "tests.stack.forking"]
+
+
+class Child:
+    """A forked process, with as much of `subprocess.Popen` as tests use."""
+
+    def __init__(self, forker: "Forker", pid: int) -> None:
+        self._forker = forker
+        self.pid = pid
+        self.returncode: int | None = None
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._forker.ask({"status": self.pid})
+            if self.returncode is not None:
+                os.close(self._descriptor)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        if self.poll() is None:
+            select.select([self._descriptor], [], [], timeout)
+            if self.poll() is None:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """With all that it has forked itself."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class Forker(Process):
+    """The parent, in one environment: so its children share settings, but for what `fork` is told."""
+
+    def __init__(self, *, directory: Path, environment: dict[str, str]) -> None:
+        super().__init__(FORKER, directory=directory, environment=environment)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                FORKER,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def stop(self) -> int | None:
+        process = self.process
+        if process is None:
+            return None
+        assert process.stdin is not None and process.stdout is not None
+        # Its end of input is its end, and that of its children.
+        process.stdin.close()
+        code = super().stop()
+        process.stdout.close()
+        return code
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"the forker has ended:\n{self.output()}"
+        return json.loads(answer)
+
+    def fork(self, command: list[str], *, log: Path, environment: dict[str, str] | None = None) -> Child:
+        """Run ``manage.py …``, ``celery …`` or ``-c code`` in a child; its output goes to ``log``."""
+        pid = self.ask({"command": command, "log": str(log), "environment": environment or {}})
+        return Child(self, pid)
+
+    def run(self, code: str, *, name: str = "snippet") -> str:
+        """Run Python with Django set up; gives what it printed. Raises RuntimeError where it fails."""
+        log = self.directory / f"{name}-{time.monotonic_ns()}.txt"
+        status = self.fork(["-c", code], log=log).wait(START_SECONDS)
+        printed = log.read_text()
+        if status:
+            raise RuntimeError(f"{code}\nended with {status}:\n{printed}")
+        return printed
+
+
+def serve() -> None:
+    """The parent: a line of JSON in, a line out, until the end of its input."""
+    children: set[int] = set()
+    for line in sys.stdin:
+        question = json.loads(line)
+        answer: int | None
+        if "status" in question:
+            pid, status = os.waitpid(question["status"], os.WNOHANG)
+            children.discard(pid)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        else:
+            answer = os.fork()
+            if not answer:
+                become(**question)
+            children.add(answer)
+        print(json.dumps(answer), flush=True)
+    for pid in children:
+        os.killpg(pid, signal.SIGKILL)
+
+
+def become(command: list[str], log: str, environment: dict[str, str]) -> None:
+    """In the child: never returns."""
+    # A group of its own: what it forks is killed with it.
+    os.setpgid(0, 0)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.environ.update(environment)
+    code: Any = 1
+    try:
+        run(command)
+        code = 0
+    except SystemExit as exit:
+        code = exit.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def run(command: list[str]) -> None:
+    from django.core.management import execute_from_command_line
+
+    from responses_ws.runtime import faults
+
+    faults.arm(os.environ.get("RESPONSES_WS_FAULT", ""))
+    sys.argv = command
+    if command[0] == "celery":
+        from celery.bin.celery import celery
+
+        celery(command[1:], auto_envvar_prefix="CELERY")
+    elif command[0] == "-c":
+        exec(command[1], {"__name__": "__main__"})
+    else:
+        execute_from_command_line(command)
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    import uvicorn.loops.auto
+    import uvicorn.protocols.http.auto
+    import uvicorn.protocols.websockets.auto  # noqa: F401
+    from django.conf import settings
+    from django.urls import get_resolver
+    from django.utils.module_loading import import_string
+
+    import project.celery  # noqa: F401
+    from responses_ws.conf import app_settings
+    from responses_ws.engines.registry import registry
+
+    import_string(settings.ASGI_APPLICATION)
+    get_resolver().url_patterns  # noqa: B018
+    for name in app_settings.ENGINES:
+        registry.engine(name)
+    registry.reset()
+    # A child that collected garbage would copy every page it was forked with.
+    gc.collect()
+    gc.freeze()
+    serve()
+
+
+if __name__ == "__main__":
+    main()

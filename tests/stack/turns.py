@@ -1,0 +1,144 @@
+"""What clients asked and what they saw: the history that the checker holds against the books."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
+SECONDS = 30.0
+"""For any one event, on a machine that does other things, too."""
+
+
+@dataclass
+class Turn:
+    """One ``response.create`` and all that came of it, up to its terminal event or the connection's end."""
+
+    label: str
+    asked: dict[str, Any]
+    events: list[dict[str, Any]] = field(default_factory=list)
+    first_event_seconds: float | None = None
+
+    @property
+    def response_id(self) -> str | None:
+        return next((event["response"]["id"] for event in self.events if "response" in event), None)
+
+    @property
+    def terminal(self) -> dict[str, Any] | None:
+        return next((event for event in self.events if event["type"] in TERMINAL), None)
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The final Response. Raises AssertionError: the client has seen none."""
+        assert self.terminal is not None and "response" in self.terminal, f"{self.label}: no end in {self.kinds}"
+        return self.terminal["response"]
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.terminal is not None and self.terminal["type"] == "response.completed"
+
+    @property
+    def has_output(self) -> bool:
+        return any(event["type"].endswith(".delta") for event in self.events)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["type"] for event in self.events]
+
+
+class History:
+    """Turns of any number of threads."""
+
+    def __init__(self) -> None:
+        self._turns: list[Turn] = []
+        self._lock = threading.Lock()
+
+    def add(self, turn: Turn) -> Turn:
+        with self._lock:
+            self._turns.append(turn)
+        return turn
+
+    def turns(self) -> list[Turn]:
+        with self._lock:
+            return list(self._turns)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._turns.clear()
+
+
+class Client:
+    """A client of one server with one key; what it sees goes to ``history``."""
+
+    def __init__(self, url: str, key: str, history: History) -> None:
+        self.url = url
+        self.headers = {"Authorization": f"Bearer {key}"}
+        self.history = history
+
+    @contextmanager
+    def socket(self) -> Iterator["Socket"]:
+        url = f"ws{self.url.removeprefix('http')}/v1/responses"
+        with connect(
+            url, additional_headers=self.headers, compression=None, max_size=None, open_timeout=SECONDS, close_timeout=1
+        ) as connection:
+            yield Socket(connection, self.history)
+
+    def turn(self, label: str, *, previous: Turn | None = None, **fields: Any) -> Turn:
+        """One turn on a socket of its own, as far as it gets."""
+        turn = self.history.add(Turn(label, asked(previous, fields)))
+        began = time.monotonic()
+        try:
+            with self.socket() as socket:
+                socket.follow(turn, began)
+        except (ConnectionClosed, OSError, EOFError):
+            pass
+        return turn
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """An HTTP request below ``/v1``: the status and the body. Raises OSError: nobody answered."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self.headers, "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/v1{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)
+
+
+class Socket:
+    def __init__(self, connection: ClientConnection, history: History) -> None:
+        self.connection = connection
+        self.history = history
+
+    def turn(self, label: str, *, previous: Turn | None = None, stop_after: int | None = None, **fields: Any) -> Turn:
+        """A turn up to its end, or up to so many of its events. Raises ConnectionClosed."""
+        turn = self.history.add(Turn(label, asked(previous, fields)))
+        self.follow(turn, time.monotonic(), stop_after=stop_after)
+        return turn
+
+    def follow(self, turn: Turn, began: float, *, stop_after: int | None = None) -> None:
+        self.connection.send(json.dumps({"type": "response.create", **turn.asked}))
+        while turn.terminal is None and (stop_after is None or len(turn.events) < stop_after):
+            turn.events.append(json.loads(self.connection.recv(SECONDS)))
+            if turn.first_event_seconds is None:
+                turn.first_event_seconds = time.monotonic() - began
+
+    def drop(self) -> None:
+        """Leave as a killed process does: no close frame, and nothing read any more."""
+        self.connection.socket.close()
+
+
+def asked(previous: Turn | None, fields: dict[str, Any]) -> dict[str, Any]:
+    if previous is not None:
+        fields["previous_response_id"] = previous.response["id"]
+    return {"model": "fake-chat", "store": True, **fields}
