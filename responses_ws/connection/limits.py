@@ -71,6 +71,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Between two deltas."""
     redis_seconds: float = 0.25
     """One Redis call on a turn's path; later is a miss."""
+    redis_connections: int = 32
+    """Connections to Redis per process; who finds none free waits no longer than for an answer."""
+    redis_chain_seconds: float = 86_400.0
+    """How long a stored chain stays in Redis after its last turn. It is put back when it is read from the database."""
+    redis_chain_bytes: int = 8 * 1024 * 1024
+    """A longer chain is not kept in Redis. All of it has to come within ``redis_seconds``."""
+    redis_value_bytes: int = 2 * 1024 * 1024
+    """Nor is one from an item on that is longer than this."""
     database_seconds: float = 10.0
     """One database call on a turn's path."""
     hot_responses: int = 10_000

@@ -162,6 +162,7 @@ rendered_tokens = Counter(
     "responses_ws_rendered_tokens_total", "Token ids made for those; the rest was there already.", ("model", "path")
 )
 lookups = Counter("responses_ws_chain_lookups_total", "Where the response was found that a turn continues.", ("tier",))
+redis_failures = Counter("responses_ws_redis_failures_total", "Calls of Redis that were misses for it.", ("kind",))
 engine_failures = Counter("responses_ws_engine_failures_total", "Calls that an engine has failed.", ("engine", "kind"))
 loop_lag = Histogram(
     "responses_ws_loop_lag_seconds", "How late the event loop came to a timer, four times a second.", (), _LAG_SECONDS

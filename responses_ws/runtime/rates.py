@@ -175,14 +175,14 @@ async def _run_script(
     owner: str, allowance: Allowance, *, slot: str = "", enters: bool = False, tokens: int = 0
 ) -> "list[bytes] | None":
     """``[refused, requests, tokens]``; None where there is no Redis, or none that answers."""
-    client = redis.client()
-    if client is None:
-        return None
     limits = [allowance.requests or 0, allowance.tokens or 0, allowance.slots or 0]
-    script = client.register_script(_SCRIPT)
-    call: Any = script(keys=_keys(owner), args=[*limits, slot, SLOT_SECONDS, int(enters), tokens])
-    answer: list[bytes] | None = await redis.attempt(call)
+    arguments = [*limits, slot, SLOT_SECONDS, int(enters), tokens]
+    answer: list[bytes] | None = await redis.attempt(_runs(_SCRIPT, _keys(owner), arguments))
     return answer
+
+
+def _runs(script: str, keys: list[str], arguments: list[Any]) -> redis.Ask[Any]:
+    return lambda client: client.register_script(script)(keys=keys, args=arguments)
 
 
 def _keys(owner: str) -> list[str]:
@@ -206,13 +206,8 @@ async def _renew() -> None:
 
 async def renew() -> None:
     """Keep all slots for another ``SLOT_SECONDS``. Those that Redis has forgotten are not taken again."""
-    client = redis.client()
-    if client is None:
-        return
     by_owner: dict[str, list[str]] = {}
     for slot, owner in _held.items():
         by_owner.setdefault(owner, []).append(slot)
-    script = client.register_script(_RENEW)
     for owner, slots in by_owner.items():
-        call: Any = script(keys=_keys(owner)[1:], args=[SLOT_SECONDS, *slots])
-        await redis.attempt(call)
+        await redis.attempt(_runs(_RENEW, _keys(owner)[1:], [SLOT_SECONDS, *slots]))

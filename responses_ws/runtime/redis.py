@@ -1,52 +1,142 @@
-"""The Redis client of this process, with a deadline on every call. Any fault is a miss, never an error."""
+"""The Redis of this process: a deadline on every call, and none made while it does not answer. Any fault is a miss."""
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from redis import asyncio as aioredis
-from redis.exceptions import RedisError
+from redis import exceptions as faults
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from responses_ws.conf import app_settings
+
+from . import background, metrics
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+Ask = Callable[["aioredis.Redis"], Awaitable[R]]
 
-_clients: dict[tuple[int, str], "aioredis.Redis"] = {}
-_last_warning = float("-inf")
+SECONDS_UNASKED = 0.5
+"""How long nobody waits for a Redis that has not answered. Then somebody asks it, for whom nobody waits."""
 _SECONDS_BETWEEN_WARNINGS = 60.0
+_SILENT = (faults.ConnectionError, faults.TimeoutError, OSError)
+"""It cannot be reached, does not answer, or is loading. All else is an answer: that it is full, say, or a replica."""
+
+
+class _Server:
+    """The client for one loop, and whether it is worth asking."""
+
+    def __init__(self, url: str) -> None:
+        limits = app_settings.limits
+        seconds = limits.redis_seconds
+        pool = aioredis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=limits.redis_connections,
+            timeout=seconds,
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            # Once: of the connections that a restart has ended.
+            retry=Retry(NoBackoff(), 1, supported_errors=(faults.ConnectionError,)),
+        )
+        self.client = aioredis.Redis.from_pool(pool)
+        self._loop = asyncio.get_running_loop()
+        self._ask_again_at: float | None = None
+        self._is_asking_again = False
+
+    def may_ask(self) -> bool:
+        """Whether it has answered lately, as far as is known. Sees to it that this is found out again."""
+        if self._ask_again_at is None:
+            return True
+        if not self._is_asking_again and self._loop.time() >= self._ask_again_at:
+            self._is_asking_again = True
+            background.spawn(self._ask_again())
+        return False
+
+    async def answer(self, ask: Ask[R]) -> R | None:
+        """None after any fault; never raises one."""
+        try:
+            return await ask(self.client)
+        except _SILENT as exc:
+            self.was_silent(type(exc).__name__)
+        except faults.RedisError as exc:
+            _warn(type(exc).__name__)
+        return None
+
+    def was_silent(self, kind: str) -> None:
+        _warn(kind)
+        self._ask_again_at = self._loop.time() + SECONDS_UNASKED
+
+    async def _ask_again(self) -> None:
+        try:
+            if await self.answer(_ping):
+                self._ask_again_at = None
+        finally:
+            self._is_asking_again = False
+
+
+async def _ping(client: "aioredis.Redis") -> bool:
+    answer: Any = client.ping()
+    return bool(await answer)
+
+
+_servers: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Server]]" = WeakKeyDictionary()
+_last_warning = float("-inf")
 
 
 def client() -> "aioredis.Redis | None":
     """The client for the running loop, or None where no ``REDIS_URL`` is set. Values are bytes."""
-    url = app_settings.REDIS_URL
-    if not url:
+    server = _server()
+    return None if server is None else server.client
+
+
+async def attempt(ask: Ask[R]) -> R | None:
+    """What ``ask`` gets from the client; None where there is none, after ``LIMITS["redis_seconds"]``, or any fault.
+
+    What has been asked runs to its own end, whoever leaves: a connection that is left in the middle of an answer is
+    the way to get that of somebody else. Source: redis-py #2624, #2665.
+    """
+    server = _server()
+    if server is None or not server.may_ask():
         return None
-    key = (id(asyncio.get_running_loop()), url)
-    if key not in _clients:
-        seconds = app_settings.limits.redis_seconds
-        _clients[key] = aioredis.Redis.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds)
-    return _clients[key]
-
-
-async def attempt(call: Awaitable[R]) -> R | None:
-    """The call's result; None after ``LIMITS["redis_seconds"]`` or any fault, with one warning a minute."""
-    global _last_warning
+    asking = background.spawn(server.answer(ask))
     try:
         async with asyncio.timeout(app_settings.limits.redis_seconds):
-            return await call
-    except (RedisError, OSError, TimeoutError) as exc:
-        if time.monotonic() - _last_warning > _SECONDS_BETWEEN_WARNINGS:
-            _last_warning = time.monotonic()
-            logger.warning("Redis failed, going on without it: %s", type(exc).__name__)
+            return await asyncio.shield(asking)
+    except TimeoutError:
+        server.was_silent("TimeoutError")
         return None
+
+
+async def answers() -> bool:
+    """Whether it does."""
+    return bool(await attempt(_ping))
 
 
 async def aclose() -> None:
     """Close the running loop's clients."""
-    loop = id(asyncio.get_running_loop())
-    for key in [key for key in _clients if key[0] == loop]:
-        await _clients.pop(key).aclose()
+    for server in _servers.pop(asyncio.get_running_loop(), {}).values():
+        await server.client.aclose()
+
+
+def _server() -> _Server | None:
+    url = app_settings.REDIS_URL
+    if not url:
+        return None
+    here = _servers.setdefault(asyncio.get_running_loop(), {})
+    if url not in here:
+        here[url] = _Server(url)
+    return here[url]
+
+
+def _warn(kind: str) -> None:
+    """One line a minute."""
+    global _last_warning
+    metrics.redis_failures.add((kind,))
+    now = asyncio.get_running_loop().time()
+    if now - _last_warning > _SECONDS_BETWEEN_WARNINGS:
+        _last_warning = now
+        logger.warning("Redis failed, going on without it: %s", kind)
