@@ -20,6 +20,7 @@ from responses_ws.runtime.vitals import loop_watch
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.background import stop as stop_background_responses
+from responses_ws.stores.forgetting import forgetting
 from responses_ws.transports import control, monitoring
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ async def close() -> None:
     loop_watch.stop()
     siblings.leave()
     await bus.stop()
+    await forgetting.stop()
     stop_background_responses()
     try:
         await asyncio.wait_for(background.settle(), SETTLE_SECONDS)

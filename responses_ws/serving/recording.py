@@ -24,7 +24,6 @@ from responses_ws.signals import turn_finished
 from responses_ws.stores import conversations, events, rows
 from responses_ws.stores.base import Place
 from responses_ws.stores.conversations import Appending
-from responses_ws.stores.lookup import redis_store
 
 from .admission import Principal, Ticket
 from .token_step import TokenStep
@@ -207,7 +206,7 @@ class Record:
             "render_path": max((step.path or "" for step in self._token_steps), key=_PATHS.index, default=""),
             "rendered_tokens": sum(step.rendered_tokens for step in self._token_steps),
         }
-        end: tuple[Stored, Place] | ApiError | None = None
+        end: Place | ApiError | None = None
         has_failed = True
         faultpoint("end.before")
         try:
@@ -221,12 +220,7 @@ class Record:
             background.spawn(dbpool.run(self._tell, status, usage))
         if isinstance(end, ApiError):
             raise end
-        if end is not None and end[0].can_be_continued and app_settings.REDIS_URL:
-            saved, place = end
-            background.spawn(
-                redis_store.save(self._principal.project_id, saved.response, place, saved.items, saved.input_end)
-            )
-        return None if end is None else end[1]
+        return end
 
     def _count_in(self, status: str, usage: Usage, duration_ms: float) -> None:
         model = self._row["model"]
@@ -254,8 +248,8 @@ class Record:
 
     def _write_end(
         self, fields: dict[str, Any], stored: Stored | None, appending: Appending | None, now: datetime
-    ) -> tuple[Stored, Place] | ApiError | None:
-        """In the writer's thread. Returns what was stored and where, or why the turn fails after all."""
+    ) -> Place | ApiError | None:
+        """In the writer's thread. Returns where the response is stored, or why the turn fails after all."""
         faultpoint("end.begun")
         error: ApiError | None = None
         if appending is not None and not conversations.append(appending):
@@ -281,7 +275,7 @@ class Record:
         if appending is not None:
             conversations.remember_place(appending.conversation_id, place)
         faultpoint("end.written")
-        return stored, place
+        return place
 
     def _save(self, stored: Stored, now: datetime) -> Place:
         return rows.save(

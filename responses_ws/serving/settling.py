@@ -2,11 +2,14 @@
 
 import msgspec
 
+from responses_ws.conf import app_settings
 from responses_ws.connection.chain import CONTINUABLE, Link
 from responses_ws.connection.turn import CANCELLED, Turn
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
+from responses_ws.runtime import background
 from responses_ws.stores.base import Place
+from responses_ws.stores.lookup import redis_store
 from responses_ws.stores.memory import hot_tier
 
 from .context import Context, Said
@@ -46,6 +49,9 @@ async def settle(
     if stored is not None and stored.can_be_continued:
         # A copy: steers that are kept for the next create live on this connection only.
         hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
+        if app_settings.REDIS_URL:
+            # Awaited by nobody: until it is there, others find the response in the database.
+            background.spawn(redis_store.save(link, context.parent.place if context.parent else None))
     return link
 
 

@@ -1,6 +1,7 @@
 """Stored responses: what a store keeps and must promise."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,10 @@ class StoredChain(msgspec.Struct, frozen=True):
     """Context and output."""
     input_end: int
     place: Place
+    expires_at: float
+    """Seconds since 1970."""
+    bodies: Sequence[str] = ()
+    """The items as the database has them, if they come from there."""
 
 
 class ResponseStore(ABC):

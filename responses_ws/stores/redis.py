@@ -1,108 +1,233 @@
-"""Redis: stored chains shared between workers. A cache: every fault and every gap is a miss."""
+"""Redis: stored chains shared between workers. A cache: every fault and every gap is a miss.
 
-from collections.abc import Mapping, Sequence
+Of a tree of chains, ``{project:root}`` in the keys, all lies on one node of a cluster:
+
+- ``…:items:<chain>`` a list, an entry for each of the chain's own items, and ``…:bytes:<chain>``, its size;
+- ``…:body:<response>`` the Response object without its output; empty where it has been deleted.
+
+Beside it ``<project>:response:<id>`` says where a response is to be found. It holds no content, so it does no harm
+where it is written behind a deletion, late; all else is written by one script, which looks at the body first.
+"""
+
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from redis.asyncio import Redis
 
 from responses_ws.conf import app_settings
-from responses_ws.protocol.items import Item, told
+from responses_ws.connection.chain import Link
+from responses_ws.protocol.items import told
 from responses_ws.runtime import redis
 from responses_ws.runtime.faults import faultpoint
 
 from .base import Place, ResponseStore, StoredChain
+from .rows import Deleted
 
 _encode = msgspec.json.Encoder().encode
 
-_PREFIX = "responses_ws:1"
-"""The number is the version of this layout: another version's keys are never read."""
+VERSION = 2
+"""Of this layout. It is in the keys, so that versions side by side never meet, and in the values."""
+_PREFIX = f"responses_ws:{VERSION}"
+_MARK_BYTES = 8
 
 _APPEND = """
-if redis.call('LLEN', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
-for index = 3, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[index]) end
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-return 1
+local seconds, budget, from, body = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+if redis.call('EXISTS', KEYS[3]) == 1 and redis.call('STRLEN', KEYS[3]) == 0 then return 'deleted' end
+local have = redis.call('LLEN', KEYS[1])
+if have < from then return 'gap' end
+if have == 0 then redis.call('DEL', KEYS[2]) end
+local first, bytes = 5 + have - from, 0
+for index = first, #ARGV do bytes = bytes + #ARGV[index] end
+if redis.call('INCRBY', KEYS[2], bytes) > budget then
+    redis.call('DEL', KEYS[1], KEYS[2])
+    return 'long'
+end
+for index = first, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[index]) end
+if body ~= '' then redis.call('SET', KEYS[3], body) end
+for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, seconds) end
+return 'kept'
 """
-"""Append only exactly behind what is there: a list with a gap would be a wrong context."""
+"""Put entries at a position of a list that has none there yet: a list with a gap would be a wrong context."""
 
 
-class _Head(msgspec.Struct):
-    """The value behind a response's key. The owner stands in the key and in here, and is checked after reading."""
+class _Pointer(msgspec.Struct):
+    """Where a response is. Whose it is stands in every key and in every value, and is checked after reading."""
 
+    version: int
     project_id: int
+    response_id: str
     place: Place
     input_end: int
+    expires_at: float
+    """Seconds since 1970."""
+
+
+class _Body(msgspec.Struct):
+    project_id: int
     response: dict[str, Any]
 
 
 class RedisStore(ResponseStore):
-    """A list of items per chain and a small head per response: two round trips load any length."""
+    """Two round trips load any length, forks of forks included; one says that there is nothing."""
 
     async def load(self, project_id: int, response_id: str) -> StoredChain | None:
-        client = redis.client()
-        if client is None:
-            return None
-        raw: Any = await redis.attempt(client.get(_response_key(project_id, response_id)))
-        if raw is None:
+        # One deadline for both round trips.
+        found = await redis.attempt(lambda client: _read(client, project_id, response_id))
+        if found is None:
             return None
         try:
-            head = msgspec.msgpack.decode(raw, type=_Head)
-        except msgspec.DecodeError:
+            return _put_together(*found)
+        except (msgspec.DecodeError, ValueError):
             return None
-        if head.project_id != project_id or head.response.get("id") != response_id:
-            return None
-        pipeline = client.pipeline(transaction=False)
-        for chain_id, start, stop in head.place.ranges:
-            # A chain's list begins where its past ends.
-            pipeline.lrange(_chain_key(project_id, chain_id), 0, stop - start - 1)
-        lists = await redis.attempt(pipeline.execute())
-        if lists is None or any(
-            len(entries) != stop - start for entries, (_, start, stop) in zip(lists, head.place.ranges, strict=True)
-        ):
-            return None
-        items = [msgspec.json.decode(entry) for entries in lists for entry in entries]
-        response = {**head.response, "output": list(map(told, items[head.input_end :]))}
-        return StoredChain(response, items, head.input_end, head.place)
 
-    async def save(
-        self, project_id: int, response: dict[str, Any], place: Place, items: Sequence[Item], input_end: int
-    ) -> None:
-        """Copy what the database has just committed: ``items`` are the ones behind the parent's end."""
-        client = redis.client()
-        if client is None:
+    async def save(self, link: Link, parent: Place | None) -> None:
+        """Copy what the database has just committed, as far as it is new behind ``parent``'s end."""
+        place: Place = link.place
+        continues = parent is not None and (
+            place.chain_id == parent.chain_id or (parent.chain_id, parent.end) in place.path
+        )
+        start = parent.end if parent is not None and continues else 0
+        items = link.items.since(start)
+        if len(items) != place.end - start:
             return
-        seconds = app_settings.STORE_DAYS * 86_400
-        chain_start = place.path[-1][1] if place.path else 0
-        length_before = place.end - len(items) - chain_start
         bodies = [_encode(item) for item in items]
-        head = msgspec.msgpack.encode(_Head(project_id, place, input_end, {**response, "output": []}))
-        pipeline = client.pipeline(transaction=False)
-        pipeline.eval(_APPEND, 1, _chain_key(project_id, place.chain_id), length_before, seconds, *bodies)
-        pipeline.set(_response_key(project_id, response["id"]), head, ex=seconds)
+        if max(map(len, bodies), default=0) > app_settings.limits.redis_value_bytes:
+            return
+        expires_at = time.time() + app_settings.STORE_DAYS * 86_400
+        project_id, response = link.project_id, link.response
         faultpoint("copy.before")
-        await redis.attempt(pipeline.execute())
+        await redis.attempt(
+            lambda client: _write(
+                client, project_id, response, place, link.input_end, expires_at, [(place.chain_id, start, bodies)]
+            )
+        )
         faultpoint("copy.after")
 
-    async def forget(self, project_id: int, response_ids: set[str], chains: Mapping[UUID, int]) -> None:
-        """These responses were deleted; of each chain so many items are left."""
-        client = redis.client()
-        if client is None:
+    async def put_back(self, project_id: int, stored: StoredChain) -> None:
+        """Copy a chain that was read from the database. Its ancestors' part, too; only what is missing is sent."""
+        limits = app_settings.limits
+        sizes = [len(body) for body in stored.bodies]
+        if max(sizes, default=0) > limits.redis_value_bytes or sum(sizes) > limits.redis_chain_bytes:
             return
-        pipeline = client.pipeline(transaction=False)
-        for response_id in response_ids:
-            pipeline.delete(_response_key(project_id, response_id))
-        for chain_id, left in chains.items():
-            if left:
-                pipeline.ltrim(_chain_key(project_id, chain_id), 0, left - 1)
-            else:
-                pipeline.delete(_chain_key(project_id, chain_id))
-        await redis.attempt(pipeline.execute())
+        place = stored.place
+
+        async def write(client: Redis) -> None:
+            pipeline = client.pipeline(transaction=False)
+            for chain_id, _start, _stop in place.ranges:
+                pipeline.llen(_key(project_id, place.root, "items", chain_id.hex))
+            runs = []
+            for (chain_id, start, stop), have in zip(place.ranges, await pipeline.execute(), strict=True):
+                missing = stored.bodies[min(start + have, stop) : stop]
+                runs.append((chain_id, stop - len(missing), [body.encode() for body in missing]))
+            response = {**stored.response, "output": []}
+            await _write(client, project_id, response, place, stored.input_end, stored.expires_at, runs)
+
+        await redis.attempt(write)
+
+    async def forget(self, project_id: int, deleted: Deleted) -> bool:
+        """Keep nothing of this, nor what may still come of it. False where Redis has not heard it."""
+
+        async def delete(client: Redis) -> bool:
+            pipeline = client.pipeline(transaction=False)
+            for response_id in deleted.response_ids:
+                # What was read before the deletion may be written behind it: not over this.
+                pipeline.set(_key(project_id, deleted.root, "body", response_id), b"", ex=_seconds())
+                pipeline.delete(_pointer_key(project_id, response_id))
+            for chain_id, left in deleted.chains.items():
+                items = _key(project_id, deleted.root, "items", chain_id.hex)
+                if left:
+                    pipeline.ltrim(items, 0, left - 1)
+                else:
+                    pipeline.delete(items)
+            await pipeline.execute()
+            return True
+
+        return bool(await redis.attempt(delete))
 
 
-def _response_key(project_id: int, response_id: str) -> str:
+def _seconds() -> int:
+    return int(min(app_settings.limits.redis_chain_seconds, app_settings.STORE_DAYS * 86_400))
+
+
+def _pointer_key(project_id: int, response_id: str) -> str:
     return f"{_PREFIX}:{project_id}:response:{response_id}"
 
 
-def _chain_key(project_id: int, chain_id: UUID) -> str:
-    return f"{_PREFIX}:{project_id}:chain:{chain_id.hex}"
+def _key(project_id: int, root: UUID, kind: str, name: str) -> str:
+    return f"{_PREFIX}:{{{project_id}:{root.hex}}}:{kind}:{name}"
+
+
+def _mark(project_id: int, chain_id: UUID) -> bytes:
+    """Every entry begins with it: whose it is."""
+    return blake2b(b"%d:%s" % (project_id, chain_id.bytes), digest_size=_MARK_BYTES).digest()
+
+
+_Found = tuple[_Pointer, bytes, list[list[bytes]]]
+
+
+async def _read(client: Redis, project_id: int, response_id: str) -> _Found | None:
+    raw: Any = await client.get(_pointer_key(project_id, response_id))
+    if raw is None:
+        return None
+    try:
+        pointer = msgspec.msgpack.decode(raw, type=_Pointer)
+    except msgspec.DecodeError:
+        return None
+    named = (pointer.version, pointer.project_id, pointer.response_id)
+    if named != (VERSION, project_id, response_id) or pointer.expires_at <= time.time():
+        return None
+    place = pointer.place
+    pipeline = client.pipeline(transaction=False)
+    pipeline.get(_key(project_id, place.root, "body", response_id))
+    for chain_id, start, stop in place.ranges:
+        # A chain's list begins where its past ends. Of nothing the last entry would be all.
+        last = stop - start - 1 if stop > start else -(2**40)
+        pipeline.lrange(_key(project_id, place.root, "items", chain_id.hex), 0, last)
+    body, *lists = await pipeline.execute()
+    is_whole = all(len(got) == stop - start for got, (_, start, stop) in zip(lists, place.ranges, strict=True))
+    return (pointer, body, lists) if body and is_whole else None
+
+
+def _put_together(pointer: _Pointer, raw: bytes, lists: list[list[bytes]]) -> StoredChain | None:
+    body = msgspec.msgpack.decode(raw, type=_Body)
+    if body.project_id != pointer.project_id or body.response.get("id") != pointer.response_id:
+        return None
+    items = []
+    for entries, (chain_id, _start, _stop) in zip(lists, pointer.place.ranges, strict=True):
+        mark = _mark(pointer.project_id, chain_id)
+        for entry in entries:
+            if not entry.startswith(mark):
+                return None
+            items.append(msgspec.json.decode(entry[_MARK_BYTES:]))
+    response = {**body.response, "output": list(map(told, items[pointer.input_end :]))}
+    return StoredChain(response, items, pointer.input_end, pointer.place, expires_at=pointer.expires_at)
+
+
+async def _write(
+    client: Redis,
+    project_id: int,
+    response: dict[str, Any],
+    place: Place,
+    input_end: int,
+    expires_at: float,
+    runs: Sequence[tuple[UUID, int, list[bytes]]],
+) -> None:
+    """``runs``: (chain, position, items from there on), the response's own chain last."""
+    seconds, budget = _seconds(), app_settings.limits.redis_chain_bytes
+    body = msgspec.msgpack.encode(_Body(project_id, {**response, "output": []}))
+    pointer = _Pointer(VERSION, project_id, response["id"], place, input_end, expires_at)
+    starts = {chain_id: start for chain_id, start, _stop in place.ranges}
+    pipeline = client.pipeline(transaction=False)
+    for chain_id, position, bodies in runs:
+        mark = _mark(project_id, chain_id)
+        keys = [_key(project_id, place.root, kind, chain_id.hex) for kind in ("items", "bytes")]
+        keys.append(_key(project_id, place.root, "body", response["id"]))
+        told_body = body if chain_id == place.chain_id else b""
+        entries = [mark + body for body in bodies]
+        pipeline.eval(_APPEND, 3, *keys, seconds, budget, position - starts[chain_id], told_body, *entries)
+    pipeline.set(_pointer_key(project_id, response["id"]), msgspec.msgpack.encode(pointer), ex=seconds)
+    await pipeline.execute()

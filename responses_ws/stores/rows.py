@@ -136,6 +136,8 @@ class Deleted(msgspec.Struct):
     response_ids: set[str]
     chains: dict[UUID, int]
     """How many items are left of each chain, from its own first one on."""
+    root: UUID
+    """The chain that all of these began with."""
 
 
 def load(project_id: int, response_id: str) -> StoredChain | None:
@@ -147,11 +149,12 @@ def load(project_id: int, response_id: str) -> StoredChain | None:
     wanted = Q(pk=None)
     for chain_id, start, stop in place.ranges:
         wanted |= Q(chain_id=chain_id, position__gte=start, position__lt=stop)
-    rows = StoredItem.objects.filter(wanted).order_by("position").values_list("body", flat=True)
-    items = [msgspec.json.decode(body) for body in rows]
-    if len(items) != place.end:
+    bodies = list(StoredItem.objects.filter(wanted).order_by("position").values_list("body", flat=True))
+    if len(bodies) != place.end:
         return None
-    return StoredChain(_response_of(found, items[found.input_end :]), items, found.input_end, place)
+    items = [msgspec.json.decode(body) for body in bodies]
+    response = _response_of(found, items[found.input_end :])
+    return StoredChain(response, items, found.input_end, place, found.expires_at.timestamp(), bodies)
 
 
 def _find(responses: StoredResponseQuerySet, response_id: str) -> StoredResponse | None:
@@ -233,7 +236,7 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
     Chain.objects.filter(id__in=chains).update(length=_NO_LENGTH)
     # Conversations keep their items; of being stored here they know nothing any more.
     Conversation.objects.filter(chain_id__in=chains).update(chain=None, chain_end=0)
-    return Deleted(ids, chains)
+    return Deleted(ids, chains, found.chain.root)
 
 
 _NO_LENGTH = 2**31 - 1

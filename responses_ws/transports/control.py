@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from responses_ws.runtime import connections
 from responses_ws.runtime.bus import bus
 from responses_ws.serving import background
+from responses_ws.stores.forgetting import forgetting
 from responses_ws.stores.memory import hot_tier
+from responses_ws.stores.rows import Deleted
 
 from .authentication import authenticator
 from .shares import shares
@@ -27,8 +31,9 @@ async def _key_changed(body: Mapping[str, Any]) -> None:
     await connections.recheck(body["api_key_id"])
 
 
-def _responses_deleted(body: Mapping[str, Any]) -> None:
+async def _responses_deleted(body: Mapping[str, Any]) -> None:
     forget_responses(body["project_id"], set(body["response_ids"]))
+    await forgetting.tell(body["project_id"], msgspec.convert(body, Deleted, str_keys=True))
 
 
 def _response_cancelled(body: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import msgspec
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -21,7 +22,7 @@ from responses_ws.serving.context import Asked
 from responses_ws.serving.counting import count_input
 from responses_ws.stores import events, rows
 from responses_ws.stores.base import StoredChain
-from responses_ws.stores.lookup import redis_store
+from responses_ws.stores.forgetting import forgetting
 
 from .base import ApiView, principal_of, within_rates
 from .bodies import read_body
@@ -117,7 +118,7 @@ class ResponseView(ApiView):
             raise _response_not_found(response_id)
         # Here at once, in other processes as soon as they hear of it.
         forget_responses(project_id, deleted.response_ids)
-        await redis_store.forget(project_id, deleted.response_ids, deleted.chains)
+        await forgetting.tell(project_id, deleted)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -125,7 +126,7 @@ class ResponseView(ApiView):
 def _delete(project_id: int, response_id: str) -> rows.Deleted | None:
     deleted = rows.delete(project_id, response_id)
     if deleted is not None:
-        bus.tell("responses_deleted", project_id=project_id, response_ids=sorted(deleted.response_ids))
+        bus.tell("responses_deleted", project_id=project_id, **msgspec.to_builtins(deleted, str_keys=True))
     return deleted
 
 

@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -61,3 +62,26 @@ def test_a_link_put_again_is_counted_once(bounded: HotTier) -> None:
     bounded.put(same)
 
     assert (len(bounded), bounded.byte_size) == (1, 10)
+
+
+def test_what_was_deleted_meanwhile_is_not_kept(bounded: HotTier) -> None:
+    bounded.forget(1, {"a"})
+
+    bounded.put(link("a"))
+    bounded.put(link("a", project_id=2))
+
+    assert bounded.get(1, "a") is None
+    assert bounded.get(2, "a") is not None
+
+
+def test_what_has_expired_is_not_found(bounded: HotTier) -> None:
+    day = 86_400
+    old, young = link("old"), link("young")
+    old.response["created_at"] = time.time() - 31 * day
+    young.response["created_at"] = time.time() - 29 * day
+    bounded.put(old)
+    bounded.put(young)
+
+    assert bounded.get(1, "old") is None
+    assert bounded.get(1, "young") is not None
+    assert len(bounded) == 1

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import msgspec
+
 from responses_ws.models import ApiKey, ControlMessage
 from responses_ws.runtime import dbpool
 from responses_ws.stores import rows
@@ -86,7 +88,7 @@ async def test_what_another_process_deletes_cannot_be_continued_here(api_key: Ap
             ControlMessage.objects.tell,
             "responses_deleted",
             project_id=api_key.project_id,
-            response_ids=sorted(deleted.response_ids),
+            **msgspec.to_builtins(deleted, str_keys=True),
         )
         async with asyncio.timeout(10):
             # Nothing tells when a message has been heard; it shows.

@@ -192,8 +192,9 @@ async def test_the_place_where_a_parent_was_found_is_counted(principal: Principa
 
 
 async def test_what_redis_has_is_counted_as_found_there(principal: Principal, settings: Any, redis_url: str) -> None:
-    set_up(settings, METRICS_TOKEN=TOKEN, REDIS_URL=redis_url)
+    set_up(settings, METRICS_TOKEN=TOKEN, REDIS_URL=redis_url, LIMITS={"redis_seconds": 10})
     first = await response_of(asked(principal, "one"))
+    await background.settle()
     hot_tier.clear()
 
     await response_of(asked(principal, "two", previous_response_id=first["id"]))
