@@ -91,7 +91,8 @@ def admitted(books: Record, turns: list[Turn], made: dict[str, list[Record]]) ->
     # Killed between its row and anything that others could see of it.
     unseen = [turn for turn in turns if turn.response_id is None]
     if len(strangers) > len(unseen):
-        yield f"I2 {[record['response_id'] for record in strangers]} were asked for by nobody ({len(unseen)} unseen)"
+        first = strangers[0]["response_id"]
+        yield f"I2 {len(strangers)} records, {first} first, were asked for by nobody; {len(unseen)} turns saw nothing"
     by_id = {turn.response_id: turn for turn in turns if turn.response_id}
     for record in books["records"]:
         turn = by_id.get(record["response_id"])

@@ -96,6 +96,7 @@ class Forker(Process):
 
     def fork(self, command: list[str], *, log: Path, environment: dict[str, str] | None = None) -> Child:
         """Run ``manage.py …``, ``celery …`` or ``-c code`` in a child; its output goes to ``log``."""
+        log.touch()
         pid = self.ask({"command": command, "log": str(log), "environment": environment or {}})
         return Child(self, pid)
 

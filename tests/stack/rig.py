@@ -5,9 +5,10 @@ import re
 import signal
 import time
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from responses_ws.runtime.rates import SLOT_SECONDS
 from tests.live import ModelServer, Process, Redis, Server, TokenLog, until
@@ -38,6 +39,11 @@ from responses_ws.billing import ledger
 print(ledger.reap(timezone.now() + timedelta(hours=1)))
 """
 """An hour later: no lease lasts that long."""
+POSTINGS = """
+import json
+from responses_ws.models import Posting
+print(json.dumps(list(Posting.objects.order_by("id").values_list("id", "journal_id", "account_id", "amount_nano"))))
+"""
 BOOKS = """
 import json
 from datetime import timedelta
@@ -122,6 +128,19 @@ class Worker(Process):
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+
+class Beat(Process):
+    """Celery's clock, forked: the sweep every five seconds."""
+
+    def __init__(self, rig: "Rig") -> None:
+        directory = rig.directory / "beat"
+        schedule = ["--schedule", str(directory / "schedule"), "--pidfile", ""]
+        super().__init__(["celery", "-A", "project", "beat", *schedule], directory=directory)
+        self.rig = rig
+
+    def launch(self) -> Any:
+        return self.rig.forker.fork(self.command, log=self.log)
 
 
 class Rig:
@@ -209,6 +228,19 @@ class Rig:
     def worker(self, name: str = "worker", **options: Any) -> Worker:
         return self._started(Worker(self, name, **options))
 
+    @contextmanager
+    def working(self, count: int = 1, **options: Any) -> Iterator[list[Worker]]:
+        """So many workers, which end with the block."""
+        workers = [self.worker(f"worker{number}", **options) for number in range(count)]
+        try:
+            yield workers
+        finally:
+            for worker in workers:
+                worker.stop()
+
+    def beat(self) -> Beat:
+        return self._started(Beat(self))
+
     def _started(self, process: Any) -> Any:
         process.start()
         self._processes.append(process)
@@ -218,12 +250,25 @@ class Rig:
         """The model server's, and those of the engines within the servers."""
         return [self.engine.tokens, self.scripted_tokens]
 
+    def queued(self) -> int:
+        """Messages that no worker has taken."""
+        with self.broker.client() as client:
+            return cast(int, client.llen("responses_ws.billing"))
+
     def unbilled(self) -> int:
         return int(self.run("from responses_ws.models import *; print(UsageRecord.objects.unbilled().count())"))
 
     def books(self) -> dict[str, Any]:
         """``records``, each with its number of entries; ``stored`` responses' statuses; ``differences``."""
         return json.loads(self.run(BOOKS))
+
+    def postings(self) -> list[Any]:
+        return json.loads(self.run(POSTINGS))
+
+    def forget(self) -> None:
+        """What the books hold now is a test's own business, and checked by it."""
+        self.checked |= {record["response_id"] for record in self.books()["records"]}
+        self.history.clear()
 
     def settle(self, *, bills: bool = True) -> dict[str, Any]:
         """Wait for what still runs, close what dead processes left, bill; the books then."""
@@ -243,7 +288,7 @@ class Rig:
     def trouble(self) -> list[str]:
         """Lines of the logs since the last time that no healthy process writes."""
         found = []
-        for process in [*self._processes, self.engine]:
+        for process in self._processes:
             position = self._read.get(process.log, 0)
             found += [f"{process.directory.name}: {line}" for line in process.trouble(position)]
             self._read[process.log] = len(process.output())

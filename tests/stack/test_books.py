@@ -1,14 +1,13 @@
 """The ledger is what was seen on the wire; where nobody saw the end, what the engine itself says it made."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.raw import Door, outputs_for
-from tests.live import ModelServer, Process, Server, until
+from tests.live import until
+
+from .rig import Rig, Web
 
 pytestmark = pytest.mark.stack
 
@@ -17,49 +16,7 @@ WEATHER = {
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-PRICES = """
-from responses_ws.models import Price
-for model in ("scripted", "fake-chat"):
-    for component, nano in (("input", 2_500_000_001), ("cached_input", 250_000_003), ("output", 10_000_000_007)):
-        Price.objects.create(model=model, component=component, nano_per_million=nano)
-"""
 KICKS = "from responses_ws.tasks import bill_batch; [bill_batch.delay() for _ in range(3)]"
-
-
-class Worker(Process):
-    """A real Celery worker with two processes."""
-
-    def __init__(self, server: Server) -> None:
-        command = [sys.executable, "-m", "celery", "-A", "project", "worker", "-c", "2", "-Q", "responses_ws.billing"]
-        super().__init__(
-            [*command, "--without-gossip", "--without-mingle"],
-            directory=server.directory.parent / "worker",
-            environment=server.environment,
-        )
-
-    def wait_until_ready(self) -> None:
-        self.said(r"\[queues\]")
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("books")
-
-
-@pytest.fixture(scope="module")
-def model_server(directory: Path) -> Iterator[ModelServer]:
-    with ModelServer(directory=directory / "model_server") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def server(directory: Path, model_server: ModelServer, redis_url: str) -> Iterator[Server]:
-    server = Server(directory=directory, engine_url=model_server.url)
-    server.environment["CELERY_BROKER_URL"] = redis_url
-    server.migrate()
-    server.manage("shell", "-v", "0", "-c", PRICES)
-    with server:
-        yield server
 
 
 async def a_working_day(door: Door, model: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -103,25 +60,19 @@ def money(usage: dict[str, int]) -> int:
 
 
 @pytest.mark.parametrize("model", ["scripted", "fake-chat"])
-async def test_the_ledger_is_what_was_seen_or_what_the_engine_made(
-    server: Server, model_server: ModelServer, model: str
-) -> None:
-    door = Door(server, server.create_key(f"day of {model}"))
+async def test_the_ledger_is_what_was_seen_or_what_the_engine_made(rig: Rig, well: Web, model: str) -> None:
+    server, earlier = well, rig.postings()
+    door = Door(server, rig.create_key(f"day of {model}"))
 
     seen, cut_off = await a_working_day(door, model)
     records = {response_id: server.usage(response_id) for response_id in cut_off + [one["id"] for one in seen]}
-    assert not server.rows(
-        "SELECT * FROM responses_ws_journal JOIN responses_ws_usagerecord usage ON usage.id = usage_id WHERE model = ?",
-        model,
-    ), "billing ran without a worker"
-    with Worker(server):
-        until(
-            lambda: not server.rows("SELECT * FROM responses_ws_usagerecord WHERE billed_at IS NULL"),
-            "all to be billed",
-        )
-        booked = server.rows("SELECT * FROM responses_ws_posting ORDER BY id")
-        server.manage("shell", "-v", "0", "-c", KICKS)
-    server.manage("responses_ws_reconcile")
+    assert rig.postings() == earlier, "billing ran without a worker"
+    with rig.working(pool="prefork"):
+        until(lambda: not rig.unbilled(), "all to be billed", seconds=30)
+        booked = rig.postings()
+        rig.run(KICKS)
+        until(lambda: not rig.queued(), "the kicks to be taken")
+    assert not rig.books()["differences"]
 
     amounts = {
         row["response_id"]: row["amount_nano"]
@@ -145,7 +96,7 @@ async def test_the_ledger_is_what_was_seen_or_what_the_engine_made(
         assert record["output_tokens"] == wire["output_tokens"]
         assert record["reasoning_tokens"] == wire["output_tokens_details"]["reasoning_tokens"]
         assert amounts[response["id"]] == money(record)
-    engine_log = server.tokens if model == "scripted" else model_server.tokens
+    engine_log = rig.scripted_tokens if model == "scripted" else rig.engine.tokens
     for response_id in cut_off:
         record = records[response_id]
         assert (record["status"], bool(record["estimated"])) == ("cancelled", model != "scripted")
@@ -154,6 +105,6 @@ async def test_the_ledger_is_what_was_seen_or_what_the_engine_made(
             made = engine_log.call(response_id)
             assert made["outcome"] == "aborted"
             assert (record["input_tokens"], record["output_tokens"]) == (made["prompt_tokens"], made["output_tokens"])
-    assert server.rows("SELECT * FROM responses_ws_posting ORDER BY id") == booked, (
-        "a second delivery changed the books"
-    )
+    assert rig.postings() == booked, "a second delivery changed the books"
+    assert booked != earlier
+    rig.forget()
