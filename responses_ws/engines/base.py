@@ -30,13 +30,21 @@ class EngineError(Exception):
 
     ``kind`` says how; ``status`` is the engine's HTTP status where there was one; ``headers`` are retry hints that
     may be passed on (``retry-after``, ``x-ratelimit-*``). ``message`` may reach the client only for the kinds
-    ``context_length`` and ``bad_request``; for the others it is for our log.
+    ``context_length`` and ``bad_request``. ``is_quote``: it is the engine's own, which may repeat what a client has
+    said; ``str()``, which is for logs, then does without.
     """
 
     def __init__(
-        self, kind: ErrorKind, message: str, *, status: int | None = None, headers: Mapping[str, str] | None = None
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        is_quote: bool = False,
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"status {status}, in words that are not logged" if is_quote else message)
+        self.is_quote = is_quote
         self.kind: ErrorKind = kind
         self.message = message
         self.status = status

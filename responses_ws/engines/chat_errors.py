@@ -48,8 +48,10 @@ _CODES: dict[str, ErrorKind] = {
 def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> EngineError:
     """The error for an HTTP answer that is not a 2xx."""
     message, codes = _explained(body)
+    is_quote = bool(message)
     message = message or f"the engine answered {status}"
-    return EngineError(_kind(status, message, codes), message, status=status, headers=retry_hints(headers.items()))
+    kind = _kind(status, message, codes)
+    return EngineError(kind, message, status=status, headers=retry_hints(headers.items()), is_quote=is_quote)
 
 
 def error_in_stream(error: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> EngineError:
@@ -57,6 +59,7 @@ def error_in_stream(error: Any, *, status: int | None = None, headers: Mapping[s
     message, codes = _of(error)
     if status is None:
         status = next((int(code) for code in codes if code.isdecimal() and 400 <= int(code) < 600), None)
+    is_quote = bool(message)
     message = message or "the engine reported an error in its stream"
     kind = _kind(status, message, codes)
     hints = retry_hints((headers or {}).items())
@@ -64,7 +67,7 @@ def error_in_stream(error: Any, *, status: int | None = None, headers: Mapping[s
     if when is not None:
         seconds = float(when[1]) / (1000 if when[2] == "ms" else 1)
         hints["retry-after"] = str(math.ceil(seconds))
-    return EngineError(kind, message, status=status, headers=hints)
+    return EngineError(kind, message, status=status, headers=hints, is_quote=is_quote)
 
 
 # Source: what OpenAI writes where it cannot send a header, and clients read.

@@ -86,7 +86,8 @@ class Condition:
         """What a call is told that is not made because the engine is down."""
         assert self.error is not None, "it is down for a reason"
         wait = max(1, math.ceil(self.until - now))
-        return EngineError(self.error.kind, self.error.message, headers={"retry-after": str(wait)})
+        known, headers = self.error, {"retry-after": str(wait)}
+        return EngineError(known.kind, known.message, status=known.status, headers=headers, is_quote=known.is_quote)
 
     def _rest(self, error: EngineError, now: float) -> None:
         # No power of two that is too large for a float, however long it is down.

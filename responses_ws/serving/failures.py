@@ -22,7 +22,7 @@ def told(exc: Exception, response_id: str) -> ApiError:
         return InvalidRequest(exc.message, code="context_length_exceeded", param="input")
     if exc.kind == "bad_request":
         return InvalidRequest(exc.message, code="invalid_request_error")
-    logger.warning("Response %s: the engine failed (%s): %s", response_id, exc.kind, exc.message)
+    logger.warning("Response %s: the engine failed (%s): %s", response_id, exc.kind, exc)
     if exc.kind == "rate_limited":
         return RateLimited("The engine is at its rate limit. Please try again later.", headers=exc.headers)
     if exc.kind in ("overloaded", "unavailable"):
