@@ -111,6 +111,8 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_ROUTES = {"responses_ws.*": {"queue": "responses_ws.billing"}}
 CELERY_TASK_TIME_LIMIT = 120
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Its own lines go where all others go.
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 # A task that is running at SIGTERM may end within the container's grace (with REMAP_SIGTERM=SIGQUIT).
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 25
 if CELERY_BROKER_URL.startswith("redis"):
@@ -146,10 +148,24 @@ elif os.environ.get("EMBEDDED_MODEL") == "1":
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "formatters": {
+        "plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+        # For machines: the ids of what a line is about, and nothing that anybody has said.
+        "json": {"()": "responses_ws.runtime.logs.JsonFormatter"},
+    },
+    # Whoever causes a line from outside causes twenty in ten seconds.
+    "filters": {"brake": {"()": "responses_ws.runtime.logs.Brake"}},
+    "handlers": {
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": os.environ.get("LOG_FORMAT", "plain" if DEBUG else "json"),
+            "filters": ["brake"],
+        }
+    },
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")},
     "loggers": {
+        # A line for each turn and each socket.
+        "responses_ws.access": {"level": "INFO" if os.environ.get("ACCESS_LOG") == "1" else "WARNING"},
         # Django's own handler would print a second copy.
         "django": {"handlers": [], "level": "INFO", "propagate": True},
         "celery": {"level": "WARNING"},

@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from responses_ws.runtime import logs
+
 from .base import EngineError
 from .http import HttpClient
 
@@ -53,7 +55,7 @@ class ChildClient(HttpClient):
             return
         loop = asyncio.get_running_loop()
         if self._starting is None or self._starting.get_loop() is not loop or self._starting.done():
-            self._starting = loop.create_task(self._spawn(), name=f"spawn {self._name}")
+            self._starting = loop.create_task(self._spawn(), name=f"spawn {self._name}", context=logs.of_nobody())
         # Shielded: whoever gives up waiting does not take the child from the others.
         await asyncio.shield(self._starting)
 

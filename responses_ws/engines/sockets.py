@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from responses_ws.protocol.sampling import Delta
+from responses_ws.runtime import logs
 
 from .base import EngineError
 from .chat_errors import refusal
@@ -48,7 +49,7 @@ class Socket:
         self.timer: asyncio.TimerHandle | None = None
         self._connection = connection
         self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue(MAX_FRAMES)
-        self.reading = self._loop.create_task(self._read())
+        self.reading = self._loop.create_task(self._read(), context=logs.of_nobody())
         """Ends with the connection."""
         self._ping_seconds = ping_seconds
         self._is_pinged = False

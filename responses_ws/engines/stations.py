@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
+from typing import Any
 
-from responses_ws.runtime import metrics
+from responses_ws.runtime import logs, metrics
 
 from .base import Engine, EngineError, EngineModel
 from .health import Condition
@@ -83,8 +85,7 @@ class Station:
 
     def _ask(self) -> None:
         if not _runs(self._listing):
-            listing = self._list()
-            self._listing = asyncio.get_running_loop().create_task(listing, name=f"models of {self.engine.name}")
+            self._listing = self._start(self._list(), "models of")
 
     async def _list(self) -> None:
         try:
@@ -100,8 +101,12 @@ class Station:
     def _watch(self) -> None:
         """Have it probed, if it has to be."""
         if self.condition.wants_probe and not _runs(self._probing):
-            probing = self._probe_until_well()
-            self._probing = asyncio.get_running_loop().create_task(probing, name=f"probe {self.engine.name}")
+            self._probing = self._start(self._probe_until_well(), "probe")
+
+    def _start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        """Whichever turn comes upon it."""
+        loop = asyncio.get_running_loop()
+        return loop.create_task(work, name=f"{what} {self.engine.name}", context=logs.of_nobody())
 
     async def _probe_until_well(self) -> None:
         condition = self.condition

@@ -20,7 +20,7 @@ from responses_ws.conf import app_settings
 from responses_ws.models import ControlMessage
 from responses_ws.protocol.errors import ApiError
 
-from . import dbpool
+from . import dbpool, logs
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ class Bus:
             self._seen.extend(identity for identity, _kind, _body in await dbpool.run(_recent))
         except (ApiError, DatabaseError) as exc:
             logger.warning("Control messages cannot be read yet: %s", type(exc).__name__)
-        self._tasks = [loop.create_task(self._look(), name="control messages")]
+        self._tasks = [loop.create_task(self._look(), name="control messages", context=logs.of_nobody())]
         if get_channel_layer() is not None:
-            self._tasks.append(loop.create_task(self._feel(), name="control nudges"))
+            self._tasks.append(loop.create_task(self._feel(), name="control nudges", context=logs.of_nobody()))
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []

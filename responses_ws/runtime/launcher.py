@@ -130,9 +130,11 @@ class Server(uvicorn.Server):
 def _without_client_faults(record: logging.LogRecord) -> bool:
     """Keeps out of the error log what anybody can cause from outside.
 
-    uvicorn takes a handshake that was answered by an HTTP status for one without an answer, and logs a traceback
-    for text that is not UTF-8.
+    uvicorn takes a handshake that was answered by an HTTP status for one without an answer, logs a traceback for text
+    that is not UTF-8, and of every socket its path with the query, and that it opens and closes.
     """
+    if record.msg in ("connection open", "connection closed") or record.msg.startswith('%s - "WebSocket %s"'):
+        return False
     if record.msg.startswith("Invalid UTF-8 sequence"):
         record.exc_info = None
         record.levelno, record.levelname = logging.INFO, "INFO"

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from responses_ws.connection.rates import Allowance, Count, Kind, Standing
 
-from . import background, redis
+from . import background, logs, redis
 from .ids import new_id
 
 SLOT_SECONDS = 30.0
@@ -194,7 +194,7 @@ def _keep_renewing() -> None:
     global _renewal
     loop = asyncio.get_running_loop()
     if _renewal is None or _renewal.done() or _renewal.get_loop() is not loop:
-        _renewal = loop.create_task(_renew(), name="slots of rates")
+        _renewal = loop.create_task(_renew(), name="slots of rates", context=logs.of_nobody())
 
 
 async def _renew() -> None:

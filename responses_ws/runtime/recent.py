@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from . import logs
+
 T = TypeVar("T")
 
 SECONDS_FAILED = 1.0
@@ -27,7 +29,7 @@ class Recent(Generic[T]):
         loop = asyncio.get_running_loop()
         asking = self._asking
         if asking is None or asking.get_loop() is not loop or (asking.done() and loop.time() >= self._old_at):
-            asking = self._asking = asyncio.ensure_future(self._ask())
+            asking = self._asking = logs.of_nobody().run(asyncio.ensure_future, self._ask())
             asking.add_done_callback(self._answered)
         async with asyncio.timeout(within):
             return await asyncio.shield(asking)

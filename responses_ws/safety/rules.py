@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 
 from responses_ws.models import SafetyRule
-from responses_ws.runtime import dbpool
+from responses_ws.runtime import dbpool, logs
 
 from .base import CLEAN, Capabilities, Classifier, Finding, Material, Side, Span, Verdict
 from .ruleset import MISSING, Match, Rule, Ruleset, re2
@@ -80,7 +80,7 @@ class Rules(Classifier):
             return known
         loop = asyncio.get_running_loop()
         if self._loading is None or self._loading.done() or self._loading.get_loop() is not loop:
-            self._loading = loop.create_task(self._load())
+            self._loading = loop.create_task(self._load(), context=logs.of_nobody())
         try:
             async with asyncio.timeout(None if known is None else SECONDS_TO_RELOAD):
                 # Shielded: others wait for the same rows.

@@ -12,7 +12,7 @@ from responses_ws.conf import app_settings
 from responses_ws.models import StoredResponse
 from responses_ws.protocol.errors import ApiError, InvalidRequest, Overloaded, ServerError
 from responses_ws.protocol.request import JsonObject
-from responses_ws.runtime import background, bus, dbpool
+from responses_ws.runtime import background, bus, dbpool, logs
 from responses_ws.runtime.drain import is_draining, running_turn
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores import events, rows
@@ -179,7 +179,7 @@ def _watch() -> None:
     global _watcher
     loop = asyncio.get_running_loop()
     if _watcher is None or _watcher.done() or _watcher.get_loop() is not loop:
-        _watcher = loop.create_task(_look_for_cancellations())
+        _watcher = loop.create_task(_look_for_cancellations(), context=logs.of_nobody())
 
 
 async def _look_for_cancellations() -> None:

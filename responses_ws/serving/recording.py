@@ -1,6 +1,7 @@
 """The usage record of a turn: opened beside the engine call, closed before the terminal event."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from responses_ws.models import UsageRecord
 from responses_ws.protocol.errors import ApiError, ConversationLocked, PreviousResponseNotFound
 from responses_ws.protocol.items import Item
 from responses_ws.protocol.usage import Usage
-from responses_ws.runtime import background, dbpool, metrics, sql
+from responses_ws.runtime import background, dbpool, logs, metrics, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.writer import writer
@@ -213,7 +214,7 @@ class Record:
             end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
             has_failed = isinstance(end, ApiError)
         finally:
-            self._count_in("failed" if has_failed else status, usage, duration_ms)
+            self._count_in("failed" if has_failed else status, usage, reason, duration_ms)
         faultpoint("end.durable")
         dispatcher.kick()
         if turn_finished.has_listeners():
@@ -222,7 +223,7 @@ class Record:
             raise end
         return end
 
-    def _count_in(self, status: str, usage: Usage, duration_ms: float) -> None:
+    def _count_in(self, status: str, usage: Usage, reason: str, duration_ms: float) -> None:
         model = self._row["model"]
         metrics.turn_ended(
             transport=self._row["transport"],
@@ -235,6 +236,17 @@ class Record:
         for step in self._token_steps:
             if step.path is not None:
                 metrics.step_rendered(model, step.path, step.rendered_tokens)
+        if logs.access.isEnabledFor(logging.INFO):
+            details = {
+                "transport": self._row["transport"],
+                "model": model,
+                "status": status,
+                "reason": reason[:64],
+                "duration_ms": round(duration_ms, 1),
+                "first_token_ms": self.first_token_ms and round(self.first_token_ms, 1),
+                **_counts(usage),
+            }
+            logs.came_to_pass("turn ended", details)
 
     def _tell(self, status: str, usage: Usage) -> None:
         """In a thread of the pool."""
@@ -319,7 +331,7 @@ class _Checkpointer:
         self._open[record] = (record.count(), time.monotonic())
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._run())
+            self._task = loop.create_task(self._run(), context=logs.of_nobody())
 
     def forget(self, record: Record) -> None:
         self._open.pop(record, None)

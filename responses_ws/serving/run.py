@@ -29,6 +29,7 @@ from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
 from responses_ws.protocol.steering import Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.formats import check_answer
+from responses_ws.runtime import logs
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
@@ -76,6 +77,8 @@ class Run:
         )
         self.steers = Steers(self.asked, self._turn)
         self._screening.belongs_to(self._turn.id)
+        principal = self.asked.principal
+        logs.about(response_id=self._turn.id, project_id=principal.project_id, key_id=principal.api_key_id)
         # With a prompt template they may be messages, too.
         self._turn.response["instructions"] = context.instructions
         self._record = Record(

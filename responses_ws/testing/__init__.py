@@ -89,6 +89,7 @@ class ResponsesCommunicator:
 
     ``application`` defaults to this app's routes. A refused handshake leaves ``refusal`` set, ``(status, body)``, as
     a server that can answer in HTTP would give it; with ``can_refuse=False`` the communicator plays one that cannot.
+    ``headers`` are those of the answer to the handshake, their names in lower case.
     """
 
     def __init__(
@@ -117,10 +118,12 @@ class ResponsesCommunicator:
         self._application = ApplicationCommunicator(application, scope)
         self._seconds = seconds_to_answer
         self.refusal: tuple[int, dict[str, Any]] | None = None
+        self.headers: dict[str, str] = {}
 
     async def __aenter__(self) -> "ResponsesCommunicator":
         await self._application.send_input({"type": "websocket.connect"})
         message = await self._application.receive_output(self._seconds)
+        self.headers = {name.decode(): value.decode() for name, value in message.get("headers", ())}
         if message["type"] == "websocket.http.response.start":
             body = await self._application.receive_output(self._seconds)
             self.refusal = (message["status"], msgspec.json.decode(body["body"]))

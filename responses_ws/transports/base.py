@@ -9,11 +9,13 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
 from responses_ws.protocol.errors import ApiError
+from responses_ws.runtime import logs
 from responses_ws.runtime.ids import new_id
 from responses_ws.serving.admission import Principal, Ticket, enter
 
 from .authentication import authenticator
 from .exceptions import exception_handler
+from .stamps import stamps
 
 
 class IgnoreAccept(BaseContentNegotiation):
@@ -40,11 +42,11 @@ class ApiView(APIView):
         Of a stream that is its first event, since its headers go before all others.
         """
         began = time.perf_counter()
+        request_id = new_id("req")
+        logs.about(request_id=request_id)
         response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
-        milliseconds = (time.perf_counter() - began) * 1000
-        response["x-request-id"] = new_id("req")
-        response["openai-processing-ms"] = str(round(milliseconds))
-        response["Server-Timing"] = f"total;dur={milliseconds:.1f}"
+        for name, value in stamps(request_id, began).items():
+            response[name] = value
         return response
 
     def get_exception_handler(self) -> Callable[..., HttpResponse]:
@@ -53,7 +55,9 @@ class ApiView(APIView):
 
 async def principal_of(request: HttpRequest) -> Principal:
     """Who is asking. Raises Unauthorized."""
-    return await authenticator().authenticate({name.lower(): value for name, value in request.headers.items()})
+    principal = await authenticator().authenticate({name.lower(): value for name, value in request.headers.items()})
+    logs.about(project_id=principal.project_id, key_id=principal.api_key_id)
+    return principal
 
 
 async def within_rates(

@@ -76,7 +76,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         # For servers without a lifespan; elsewhere this process listens already.
         await control.listen()
         connections.opened(self)
-        await self.accept()
+        await self.accept(headers=self.scope["stamps"])
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if text_data is None:

@@ -1,19 +1,22 @@
 """The WebSocket handshake: who may open a socket, and how a refusal looks."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import msgspec
 
 from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, WebSocketOff, websocket_error
-from responses_ws.runtime import metrics
+from responses_ws.runtime import logs, metrics
 from responses_ws.runtime.ids import new_id
 from responses_ws.serving.admission import enter_socket
 
 from .authentication import authenticator, scope_headers
 from .shares import shares
+from .stamps import stamps
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -32,6 +35,9 @@ class Handshake:
         self._app = app
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        request_id = new_id("req")
+        logs.about(connection_id=request_id)
         headers = scope_headers(scope)
         project = ""
         try:
@@ -40,15 +46,30 @@ class Handshake:
             _check_origin(headers)
             principal = await authenticator().authenticate(headers)
             project = str(principal.project_id)
+            logs.about(project_id=principal.project_id, key_id=principal.api_key_id)
             if not await shares.admit(principal.project_id, headers.get("authorization", "")):
                 raise _websocket_off()
             ticket = await enter_socket(principal)
         except ApiError as error:
             metrics.handshakes_refused.add((error.code or error.type, project))
-            await _refuse(error, scope, receive, send)
+            await _refuse(error, scope, receive, send, stamps(request_id, began))
             return
-        with closing(ticket):
-            await self._app({**scope, "principal": principal, "request_headers": headers}, receive, send)
+        given = {"principal": principal, "request_headers": headers, "stamps": _encoded(stamps(request_id, began))}
+        with closing(ticket), _told():
+            await self._app({**scope, **given}, receive, send)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A socket comes and goes, in the access log."""
+    opened = time.monotonic()
+    if logs.access.isEnabledFor(logging.INFO):
+        logs.came_to_pass("socket opened", {})
+    try:
+        yield
+    finally:
+        if logs.access.isEnabledFor(logging.INFO):
+            logs.came_to_pass("socket closed", {"seconds": round(time.monotonic() - opened, 1)})
 
 
 def _websocket_off() -> ApiError:
@@ -62,31 +83,32 @@ def _check_origin(headers: dict[str, str]) -> None:
         raise PermissionDenied("This origin may not open a socket here.", code="origin_not_allowed")
 
 
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
 async def no_such_path(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """ASGI application for every other path: 404.
 
     Where no route matches, Channels raises: anybody who mistypes a base URL would get a 500 and leave a traceback.
     """
-    await _refuse(
-        NotFound("There is no WebSocket at this path; that of the Responses API ends in /responses."),
-        scope,
-        receive,
-        send,
-    )
+    error = NotFound("There is no WebSocket at this path; that of the Responses API ends in /responses.")
+    await _refuse(error, scope, receive, send, stamps(new_id("req"), time.perf_counter()))
 
 
-async def _refuse(error: ApiError, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+async def _refuse(
+    error: ApiError, scope: dict[str, Any], receive: Receive, send: Send, stamped: dict[str, str]
+) -> None:
     await receive()
     if "websocket.http.response" in scope.get("extensions", {}):
         body = msgspec.json.encode({"error": error.body()})
         response_headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
-            (b"x-request-id", new_id("req").encode()),
         ]
         if error.status == 401:
             response_headers.append((b"www-authenticate", b"Bearer"))
-        response_headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        response_headers += _encoded({**stamped, **error.headers})
         await send({"type": "websocket.http.response.start", "status": error.status, "headers": response_headers})
         await send({"type": "websocket.http.response.body", "body": body})
         return

@@ -1,0 +1,16 @@
+"""What every answer says of itself, at every door."""
+
+import time
+
+
+def stamps(request_id: str, began: float) -> dict[str, str]:
+    """Who it is, and what it took from ``began`` (by `time.perf_counter`) to here.
+
+    Source: the headers of OpenAI's answers; Server-Timing as in W3C's document of that name.
+    """
+    milliseconds = (time.perf_counter() - began) * 1000
+    return {
+        "x-request-id": request_id,
+        "openai-processing-ms": str(round(milliseconds)),
+        "Server-Timing": f"total;dur={milliseconds:.1f}",
+    }
