@@ -22,6 +22,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Steers and appended outputs that one response takes while it runs, at least 1 KiB each."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """One WebSocket message or HTTP body. OpenAI's limit is 16 MiB."""
+    message_fragments: int = 1024
+    """Frames that one message may come in."""
+    message_seconds: float = 30.0
+    """How long a message in several frames may take."""
+    frames_per_second: float = 50.0
+    """Messages of one socket, in the long run. Whoever sends more is told so, and closed with 1008."""
+    frames_at_once: int = 200
+    """How many may come at once."""
+    faults_per_minute: float = 50.0
+    """Frames of one socket that are no valid events. Whoever sends more is closed with 1008."""
+    held_bytes: int = 256 * 1024 * 1024
+    """Of bodies, unfinished messages and waiting turns in one process. More are refused: 503, and 1013."""
+    head_seconds: float = 30.0
+    """How long the head of an HTTP request may take, at `responses_ws_serve`."""
+    body_seconds: float = 30.0
+    """How long a body may say nothing."""
+    unread_seconds: float = 30.0
+    """How long a client may leave unread what is sent to it. Its connection is cut then, and its turns end."""
     max_items: int = 2000
     """Items in one request's input."""
     max_tools: int = 128

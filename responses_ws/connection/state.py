@@ -15,11 +15,14 @@ from responses_ws.protocol.steering import Steer, steer_error
 
 from .chain import Chains
 from .commands import Append, Close, Command, Send, StartTurn, Tell
+from .flow import Bucket
 from .lanes import Lanes
 from .limits import Limits
 
 _REMEMBERED = 1000
 """Ids of ended responses, to tell a steer that came too late from one that names nothing."""
+
+_FAULTS = "Too many messages that are no valid events."
 
 
 class Connection:
@@ -36,6 +39,9 @@ class Connection:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Ids of responses that have ended here, as far as they are remembered."""
         self._limits = limits
+        self._frames = Bucket(limits.frames_at_once, per_second=limits.frames_per_second, now=opened_at)
+        faults = limits.faults_per_minute
+        self._faults = Bucket(faults, per_second=faults / 60, now=opened_at)
         self._lanes = Lanes(limits)
         self._closes_at = opened_at + limits.connection_seconds
         self._is_over = False
@@ -47,13 +53,18 @@ class Connection:
         """To be sent as soon as nothing runs."""
 
     def receive(self, frame: str | bytes, *, now: float) -> list[Command]:
-        """A text frame has arrived. No error closes the socket."""
+        """A text frame has arrived. No error closes the socket; too many of them do, and too many frames."""
         if self._is_closed:
             return []
+        if self._frames.overflows(now):
+            most = self._limits.frames_per_second
+            return self._cut(f"Too many messages: this connection may send {most:g} a second.")
         try:
             event = decode_frame(frame)
         except ApiError as error:
-            return [Send(websocket_error(error))]
+            return self._cut(_FAULTS) if self._faults.overflows(now) else [Send(websocket_error(error))]
+        if isinstance(event, InvalidCreate) and self._faults.overflows(now):
+            return self._cut(_FAULTS)
         if isinstance(event, ResponseCreate | InvalidCreate):
             return self._create(event, len(frame), now)
         if isinstance(event, ResponseSteer):
@@ -62,6 +73,11 @@ class Connection:
             return [self._append(event, len(frame))]
         # response.processed expects no answer.
         return []
+
+    def _cut(self, message: str) -> list[Command]:
+        """The client has lost its rights to this socket; what runs on it ends as if it had left."""
+        self._is_closed = True
+        return [Send(websocket_error(RateLimited(message))), Close(1008, "too many messages")]
 
     def turn_ended(self, lane: str | None, *, now: float) -> list[Command]:
         """The turn that was started on ``lane`` is over, whatever its end."""
