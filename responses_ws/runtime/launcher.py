@@ -22,6 +22,8 @@ import uvicorn
 
 from responses_ws.conf import app_settings
 
+from .protocols import HttpProtocol, SocketProtocol
+
 logger = logging.getLogger(__name__)
 
 # What uvicorn exits with when the application does not start; restarting would not help.
@@ -48,7 +50,8 @@ def server_config(application: Any, *, log_level: str = "info") -> uvicorn.Confi
     limits = app_settings.limits
     return uvicorn.Config(
         application,
-        ws="websockets-sansio",
+        http=HttpProtocol,
+        ws=SocketProtocol,
         # Compression would cost a third more CPU a frame, and memory per socket.
         ws_per_message_deflate=False,
         # Above our own limit, so that a frame over it is answered by an error and not by 1009.

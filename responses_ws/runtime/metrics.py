@@ -142,6 +142,7 @@ turns = Counter("responses_ws_turns_total", "Turns that have ended.", ("transpor
 refused = Counter(
     "responses_ws_turns_refused_total", "Turns refused before anything was made or recorded.", ("transport", "code")
 )
+peers_cut = Counter("responses_ws_peers_cut_total", "Connections ended for what their peer did or left.", ("reason",))
 handshakes_refused = Counter(
     "responses_ws_handshakes_refused_total",
     "Sockets that were refused; with the project's id where its key was looked at and is good.",

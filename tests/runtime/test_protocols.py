@@ -1,0 +1,338 @@
+"""What a peer may do to a connection below the level of messages, at each limit and beyond it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import websockets
+from websockets.frames import Opcode
+
+from responses_ws.runtime import metrics
+from responses_ws.runtime.protocols import FRAMES_A_MESSAGE, held
+
+from .echo import SECONDS, echoing
+from .raw import Raw, frame, promise
+
+MIB = 1024 * 1024
+Figure = Callable[..., None]
+EMPTY = frame(b"", Opcode.CONT, fin=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_held_in_the_end() -> Iterator[None]:
+    yield
+    assert held.total == 0
+
+
+@pytest.fixture
+def limit(settings: Any) -> Any:
+    """Sets single limits."""
+
+    def set_limits(**limits: float) -> None:
+        settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": limits}
+
+    return set_limits
+
+
+async def gone(reason: str) -> None:
+    """Wait until a peer has been cut for this."""
+    async with asyncio.timeout(SECONDS):
+        while not metrics.peers_cut.value(reason):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def is_alive(port: int) -> bool:
+    async with websockets.connect(f"ws://127.0.0.1:{port}") as client:
+        await client.send("hello")
+        return await client.recv() == "hello"
+
+
+async def test_so_many_fragments_are_a_message_and_one_more_is_not(limit: Any) -> None:
+    limit(message_fragments=50)
+    middle = frame(b"x", Opcode.CONT, fin=False)
+    first, last = frame(b"x", fin=False), frame(b"x", Opcode.CONT)
+    async with echoing() as port:
+        with Raw(port) as within, Raw(port) as beyond:
+            await within.upgrade()
+            await beyond.upgrade()
+
+            await within.send(first + 47 * middle + last)
+            await beyond.send(first + 48 * middle + last)
+
+            assert (await within.until(b"x" * 49)).endswith(b"x" * 49)
+            assert await beyond.close_code() == 1008
+
+
+async def test_endless_empty_fragments_end_soon() -> None:
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.upgrade()
+            with contextlib.suppress(ConnectionError):
+                await client.send(frame(b"x", fin=False) + 100_000 * EMPTY)
+
+            assert await client.close_code() == 1008
+        assert await is_alive(port)
+
+
+async def test_a_message_in_fragments_has_a_time(limit: Any) -> None:
+    limit(message_seconds=0.2)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.upgrade()
+            await client.send(frame(b"x", fin=False) + frame(b"", Opcode.PING))
+
+            assert await client.close_code() == 1008
+        assert metrics.peers_cut.value("the_message_takes_too_long") == 1
+
+
+async def test_a_close_between_fragments_is_a_close() -> None:
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.upgrade()
+            await client.send(frame(b"x", fin=False) + frame(b"\x03\xe8", Opcode.CLOSE))
+
+            assert await client.close_code() == 1000
+
+
+@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.PONG, Opcode.TEXT], ids=["pings", "pongs", "messages"])
+async def test_more_frames_than_anybody_needs_close_the_socket(limit: Any, opcode: Opcode) -> None:
+    limit(frames_at_once=20, frames_per_second=1)
+    most = 20 * FRAMES_A_MESSAGE
+    async with echoing() as port:
+        with Raw(port) as within, Raw(port) as beyond:
+            await within.upgrade()
+            await beyond.upgrade()
+            # The handshake has counted for nothing.
+            await within.send((most - 1) * frame(b"", opcode) + frame(b"last"))
+            assert (await within.until(b"last")).endswith(b"last")
+
+            await beyond.send((most + 1) * frame(b"", opcode))
+
+            assert await beyond.close_code() == 1008
+
+
+@pytest.mark.parametrize("size", [33 * MIB, 2**62, 2**63 - 1], ids=["over", "2^62", "2^63-1"])
+async def test_a_frame_that_is_too_large_is_refused_by_its_head(size: int) -> None:
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.upgrade()
+            await client.send(promise(size))
+
+            assert await client.close_code() == 1009
+
+
+async def test_a_length_that_is_none_is_a_protocol_error() -> None:
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.upgrade()
+            await client.send(promise(2**64 - 1))
+
+            assert await client.close_code() in (1002, 1009)
+
+
+async def test_reserved_bits_without_an_extension_are_refused() -> None:
+    """A zip bomb does not even begin to be unpacked."""
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.upgrade()
+            await client.send(b"\xc1\x85\0\0\0\0\x00\x00\x00\xff\xff")
+
+            assert await client.close_code() == 1002
+
+
+async def test_a_process_holds_so_much_of_unfinished_messages(limit: Any) -> None:
+    limit(held_bytes=3 * MIB)
+    async with echoing() as port:
+        with Raw(port) as first, Raw(port) as second, Raw(port) as third:
+            for client in (first, second):
+                await client.upgrade()
+                await client.send(promise(2 * MIB) + bytes(MIB))
+            await third.upgrade()
+            with contextlib.suppress(ConnectionError):
+                await third.send(promise(2 * MIB) + bytes(2 * MIB - 1))
+
+            assert await third.close_code() == 1013
+            assert await is_alive(port)
+            assert 0 < held.total <= 3 * MIB
+
+
+async def test_who_stops_reading_a_socket_is_cut_and_neighbours_are_not(limit: Any) -> None:
+    limit(unread_seconds=0.3)
+    async with echoing() as port:
+        with Raw(port, receive_buffer=4096) as deaf:
+            await deaf.upgrade()
+            await deaf.send(frame(b"flood"))
+            await gone("unread")
+
+            assert await is_alive(port)
+            assert metrics.peers_cut.value("unread") == 1
+
+
+async def test_who_stops_reading_a_stream_is_cut(limit: Any) -> None:
+    limit(unread_seconds=0.3)
+    async with echoing() as port:
+        with Raw(port, receive_buffer=4096) as deaf:
+            await deaf.send(b"GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await gone("unread")
+
+
+async def test_who_reads_slowly_but_steadily_is_not_cut(limit: Any) -> None:
+    """One large frame, which is under way for several times as long as a reader may stop."""
+    limit(unread_seconds=0.3)
+    size = 12 * MIB
+    async with echoing() as port:
+        with Raw(port) as slow:
+            await slow.upgrade()
+            await slow.send(frame(b"x" * size))
+            read = 0
+            while read < size:
+                said = await slow.receive(65536)
+                assert said, "it was cut"
+                read += len(said)
+                await asyncio.sleep(0.005)
+
+        assert metrics.peers_cut.value("unread") == 0
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: local", b"\r\n\r\n"],
+    ids=["nothing", "a line", "a header", "blank lines"],
+)
+async def test_a_request_whose_head_does_not_come_is_cut(limit: Any, bytes_sent: bytes) -> None:
+    limit(head_seconds=0.2)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(bytes_sent)
+
+            assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("rest", [b"\r\n", b"GET / HT"], ids=["blank line", "half a line"])
+async def test_a_second_request_whose_head_does_not_come_is_cut(limit: Any, rest: bytes) -> None:
+    limit(head_seconds=0.2)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await client.until(b"\r\n0\r\n\r\n")
+
+            await client.send(rest)
+
+            assert await client.rest() == b""
+
+
+async def test_a_body_that_stops_coming_is_cut(limit: Any) -> None:
+    limit(body_seconds=0.2)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello")
+
+            assert await client.rest() == b""
+            assert metrics.peers_cut.value("request") == 1
+
+
+async def test_a_body_that_comes_slowly_is_not_cut(limit: Any) -> None:
+    limit(body_seconds=0.4)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n\r\n")
+            for _ in range(12):
+                await asyncio.sleep(0.1)
+                await client.send(b"x")
+
+            assert (await client.until(b"\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+def post(length: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
+
+
+async def test_a_body_as_large_as_the_limit_is_read_and_one_byte_more_is_not(limit: Any) -> None:
+    limit(max_frame_bytes=MIB)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(post(MIB) + bytes(MIB))
+            within = await client.until(b"\r\n0\r\n\r\n")
+            await client.send(post(MIB + 1) + bytes(MIB + 1))
+            beyond = await client.until(b"}}")
+            # The connection is good for more.
+            await client.send(post(1) + b"x")
+            after = await client.until(b"\r\n0\r\n\r\n")
+
+    assert within.startswith(b"HTTP/1.1 200") and b"1048576" in within
+    assert beyond.startswith(b"HTTP/1.1 413")
+    assert json.loads(beyond.split(b"\r\n\r\n")[1])["error"]["code"] == "payload_too_large"
+    assert after.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_of_no_told_length_is_stopped_at_the_limit(limit: Any) -> None:
+    """Django would put all of it on the disk before a view could say no."""
+    limit(max_frame_bytes=MIB)
+    heard: list[int] = []
+
+    async def application(_scope: Any, receive: Any, _send: Any) -> None:
+        while (message := await receive())["type"] == "http.request":
+            heard.append(len(message["body"]))
+
+    async with echoing(application) as port:
+        with Raw(port) as client:
+            await client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                for _ in range(1000):
+                    await client.send(b"10000\r\n" + bytes(65536) + b"\r\n")
+
+            await client.rest()
+
+    assert sum(heard) <= MIB + 65536
+
+
+async def test_a_refused_body_without_end_is_cut(limit: Any) -> None:
+    limit(max_frame_bytes=MIB)
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(post(1000 * MIB))
+            refusal = await client.until(b"}}")
+            with pytest.raises(ConnectionError):
+                for _ in range(1000):
+                    await client.send(bytes(MIB))
+
+    assert refusal.startswith(b"HTTP/1.1 413")
+
+
+async def test_a_process_holds_so_much_of_unanswered_bodies(limit: Any) -> None:
+    limit(max_frame_bytes=MIB, held_bytes=MIB + 1000)
+    async with echoing() as port:
+        with Raw(port) as first, Raw(port) as second:
+            await first.send(post(MIB) + bytes(MIB - 1))
+            async with asyncio.timeout(SECONDS):
+                while held.total < MIB - 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+            await second.send(post(2000) + bytes(2000))
+            refused = await second.until(b"}}")
+            await first.send(b"x")
+            whole = await first.until(b"\r\n0\r\n\r\n")
+            await second.send(post(2000) + bytes(2000))
+            later = await second.until(b"\r\n0\r\n\r\n")
+
+    assert refused.startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused
+    assert whole.startswith(b"HTTP/1.1 200")
+    assert later.startswith(b"HTTP/1.1 200")
+
+
+async def test_text_that_is_not_utf8_costs_the_log_a_line(caplog: Any, figure: Figure) -> None:
+    async with echoing() as port:
+        before = sum(len(record.getMessage()) for record in caplog.records)
+        for _ in range(20):
+            with Raw(port) as client:
+                await client.upgrade()
+                await client.send(frame(b"\xff" * 10_000))
+                assert await client.close_code() == 1007
+        records = caplog.records
+    logged = sum(len(record.getMessage()) + len(record.exc_text or "") for record in records) - before
+    figure(36, "log bytes for a frame that is not UTF-8", target="<= 300", measured=logged / 20)
+    assert logged / 20 <= 300
+    assert not any(record.exc_info for record in records)
