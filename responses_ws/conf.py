@@ -48,6 +48,12 @@ class Settings:
     for all processes, or by each for itself where there is none."""
     STORE_DAYS: int = 30
     """Days that a response with ``store: true`` can be found again."""
+    EVENT_HOURS: float = 24
+    """Hours that the events of a background stream can be told again; its response stays. `responses_ws_prune` deletes
+    what is older."""
+    BACKGROUND_RUNNERS: bool = False
+    """Web workers accept background responses and leave them to ``responses_ws_background``. Off: they run them
+    themselves, and take over what other processes have left."""
     RAW_REASONING: bool = True
     """Show the raw reasoning of models that tell it. Off: only the beginning of it, and only to clients that ask for a
     summary."""

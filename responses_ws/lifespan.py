@@ -12,14 +12,15 @@ from typing import Any
 from responses_ws.conf import app_settings
 from responses_ws.engines.base import Engine
 from responses_ws.engines.registry import registry
-from responses_ws.runtime import background, dbpool, redis
+from responses_ws.runtime import background, dbpool, drain, redis
 from responses_ws.runtime.bus import bus
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.siblings import siblings
 from responses_ws.runtime.vitals import loop_watch
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
-from responses_ws.serving.background import stop as stop_background_responses
+from responses_ws.serving import background as background_responses
+from responses_ws.serving import runner
 from responses_ws.stores.forgetting import forgetting
 from responses_ws.transports import control, monitoring
 
@@ -46,6 +47,9 @@ async def lifespan(
     starting = [asyncio.create_task(start(engine)) for engine in engines]
     await registry.prepare()
     await control.listen()
+    drain.when_draining(background_responses.drain)
+    if not app_settings.BACKGROUND_RUNNERS:
+        runner.take_over(app_settings.limits.background_turns)
     await siblings.join(monitoring.told)
     loop_watch.start()
     # Everything imported so far lives as long as the process: no collection need look at it again.
@@ -74,7 +78,8 @@ async def close() -> None:
     siblings.leave()
     await bus.stop()
     await forgetting.stop()
-    stop_background_responses()
+    await runner.stop()
+    background_responses.stop()
     try:
         await asyncio.wait_for(background.settle(), SETTLE_SECONDS)
     except TimeoutError:

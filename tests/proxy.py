@@ -110,11 +110,9 @@ class Proxy:
         """Reset all connections, now. New ones are served."""
 
         async def cut() -> None:
-            # Not those of clients that come back meanwhile.
-            cut = set(self._tasks)
             self._reset()
-            if cut:
-                await asyncio.wait(cut)
+            while self._tasks:
+                await asyncio.wait(self._tasks)
 
         self._run(cut)
 

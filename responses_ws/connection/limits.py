@@ -72,9 +72,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a response of the one-long-response mode waits for the outputs it asked for."""
     background_turns: int = 256
     """Background responses that one process runs at once; more are refused with 503."""
-    background_poll_seconds: float = 0.5
-    """How often a process looks into the database for what others say: events of a response that runs elsewhere, and
-    cancellations of its own background responses."""
+    background_waiting: int = 1000
+    """Background responses that wait for `responses_ws_background`, where web workers leave them all to it; more are
+    refused with 503."""
+    background_poll_seconds: float = 0.3
+    """How often a process looks into the database for what others say: events of a response that runs elsewhere,
+    cancellations of its own background responses, and runs that wait for a process."""
+    background_lease_seconds: float = 15.0
+    """How long the process of a background response may not be heard of before another one takes over. It is heard of
+    four times as often."""
+    background_deaths: int = 3
+    """Processes that may die of a background response before it fails."""
+    background_log_seconds: float = 0.1
+    """Between two writes of a background stream's events, which are told when they are written. The first one does not
+    wait."""
     control_poll_seconds: float = 0.5
     """How often a process looks for what others have to tell all: revoked keys, deleted responses. A channel layer
     makes it faster."""
@@ -95,8 +106,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a stored chain stays in Redis after its last turn. It is put back when it is read from the database."""
     redis_chain_bytes: int = 8 * 1024 * 1024
     """A longer chain is not kept in Redis. All of it has to come within ``redis_seconds``."""
-    redis_ids_from: int = 1000
-    """Tokens from which on those of a rendered prompt are kept with its chain, four bytes each; 0: never."""
     redis_value_bytes: int = 2 * 1024 * 1024
     """Nor is one from an item on that is longer than this."""
     database_seconds: float = 10.0

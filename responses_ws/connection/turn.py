@@ -9,7 +9,7 @@ from responses_ws.protocol import server_events as events
 from responses_ws.protocol.errors import ApiError, response_error
 from responses_ws.protocol.ids import NewId
 from responses_ws.protocol.items import Item, prefix_of
-from responses_ws.protocol.request import Request
+from responses_ws.protocol.request import JsonObject, Request
 from responses_ws.protocol.response import response_object
 from responses_ws.protocol.sampling import (
     Annotation,
@@ -108,6 +108,12 @@ class Turn:
         """``response.created`` and ``response.queued``: accepted, and not yet begun."""
         self.response["status"] = "queued"
         return self._lifecycle(events.ResponseCreated, events.ResponseQueued)
+
+    def resume(self, response: JsonObject, number: int) -> None:
+        """Begin with a response that was queued some time ago; its next event has this number."""
+        self.response = {**response, "status": "queued"}
+        self.has_begun = True
+        self._sequence_number = number
 
     def begin(self) -> list[str]:
         """``response.created``, unless the response was queued before, and ``response.in_progress``."""

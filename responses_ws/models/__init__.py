@@ -1,11 +1,12 @@
 """Tables. Foreign keys point one way: billing → usage → responses → accounts."""
 
 from .accounts import ApiKey, Organization, Project
+from .background import BackgroundRun
 from .billing import Account, Component, Journal, Posting, Price, RatedLine
 from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .prompts import PromptTemplate, PromptVersion
-from .responses import Chain, IdempotencyKey, ResponseEvent, StoredItem, StoredResponse
+from .responses import Chain, IdempotencyKey, ResponseEvents, StoredItem, StoredResponse
 from .safety import Flag, SafetyRule
 from .shares import WebSocketShare
 from .usage import Dashboard, UsageRecord
@@ -13,6 +14,7 @@ from .usage import Dashboard, UsageRecord
 __all__ = [
     "Account",
     "ApiKey",
+    "BackgroundRun",
     "Chain",
     "Component",
     "ControlMessage",
@@ -29,7 +31,7 @@ __all__ = [
     "PromptTemplate",
     "PromptVersion",
     "RatedLine",
-    "ResponseEvent",
+    "ResponseEvents",
     "SafetyRule",
     "StoredItem",
     "StoredResponse",

@@ -96,29 +96,37 @@ class StoredResponse(models.Model):
         return self.expires_at <= datetime.now(tz=self.expires_at.tzinfo)
 
 
-class ResponseEventQuerySet(models.QuerySet["ResponseEvent"]):
-    def of(self, project_id: int, response_id: str) -> "ResponseEventQuerySet":
+class ResponseEventsQuerySet(models.QuerySet["ResponseEvents"]):
+    def of(self, project_id: int, response_id: str) -> "ResponseEventsQuerySet":
         """The events of a response of this project, in order."""
-        return self.filter(project_id=project_id, response_id=response_id).order_by("sequence_number")
+        return self.filter(project_id=project_id, response_id=response_id).order_by("first_number")
+
+    def outdated(self, written_before: datetime) -> "ResponseEventsQuerySet":
+        """Of responses that are gone, and those of ended ones that were written before this."""
+        ended = ~Q(response__status__in=StoredResponse.UNFINISHED) & Q(written_at__lt=written_before)
+        return self.filter(ended | Q(response__in=StoredResponse.objects.gone()))
 
 
-class ResponseEvent(models.Model):
-    """One event of a response that was asked for in the background and as a stream, for those who come later."""
+class ResponseEvents(models.Model):
+    """Some events of a response that was asked for in the background and as a stream, for those who come later.
+
+    The terminal one is not among them: it is made from the stored response.
+    """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
     response = models.ForeignKey(StoredResponse, on_delete=models.CASCADE, related_name="events")
-    sequence_number = models.PositiveIntegerField()
-    frame = models.TextField(help_text="The event as JSON, byte for byte as it went over the wire.")
+    first_number = models.PositiveIntegerField(help_text="The sequence_number of the first of them.")
+    count = models.PositiveIntegerField()
+    frames = models.TextField(help_text="Events as JSON, byte for byte as they went over the wire, one a line.")
+    written_at = models.DateTimeField(default=timezone.now, db_index=True)
 
-    objects = ResponseEventQuerySet.as_manager()
+    objects = ResponseEventsQuerySet.as_manager()
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=("response", "sequence_number"), name="responses_ws_event_number")
-        ]
+        constraints = [models.UniqueConstraint(fields=("response", "first_number"), name="responses_ws_event_number")]
 
     def __str__(self) -> str:
-        return f"{self.response_id} {self.sequence_number}"
+        return f"{self.response_id} from {self.first_number}"
 
 
 class IdempotencyKeyQuerySet(models.QuerySet["IdempotencyKey"]):

@@ -12,6 +12,7 @@ from django.utils import timezone
 from responses_ws.protocol.usage import Usage
 
 from .accounts import ApiKey, Organization, Project
+from .background import BackgroundRun
 
 TOKEN_SUMS = {
     "tokens": Sum(F("input_tokens") + F("output_tokens")),
@@ -109,8 +110,13 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         return self.filter(status=UsageRecord.Status.IN_PROGRESS)
 
     def lapsed(self, now: datetime | None = None) -> "UsageRecordQuerySet":
-        """In progress, but the process that held the lease is gone."""
-        return self.in_progress().filter(lease_until__lt=now or timezone.now())
+        """In progress, but the process that held the lease is gone. A background response has another to run it."""
+        now = now or timezone.now()
+        return (
+            self.in_progress()
+            .filter(lease_until__lt=now)
+            .exclude(response_id__in=BackgroundRun.objects.wanted(now).values("pk"))
+        )
 
 
 class UsageRecord(models.Model):

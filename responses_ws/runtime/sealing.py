@@ -45,8 +45,11 @@ def _ring() -> list[_Key]:
     return [_key(secret) for secret in given]
 
 
-def seal(content: bytes, *, purpose: str, project_id: int, now: float | None = None) -> str:
+def seal(content: bytes, *, purpose: str, project_id: int, is_carried: bool = True, now: float | None = None) -> str:
     """``content`` as text that only this project can bring back, and only for this purpose.
+
+    Args:
+        is_carried: by a client; otherwise it is kept here, however large it is.
 
     Raises:
         InvalidRequest: it is larger than a client could send back.
@@ -57,7 +60,7 @@ def seal(content: bytes, *, purpose: str, project_id: int, now: float | None = N
     nonce = secrets.token_bytes(_NONCE_BYTES)
     encrypted = key.cipher.encrypt(nonce, content, _bound_to(head, purpose, project_id))
     sealed = urlsafe_b64encode(head + nonce + encrypted).decode()
-    if len(sealed) > app_settings.limits.max_sealed_bytes:
+    if is_carried and len(sealed) > app_settings.limits.max_sealed_bytes:
         raise InvalidRequest(
             f"The content to be sealed is too large: {len(sealed)} bytes, at most "
             f"{app_settings.limits.max_sealed_bytes} are allowed.",
@@ -73,14 +76,14 @@ def unseal(
     """The content again.
 
     Args:
-        may_be_old: open what has expired, too: it was kept here, not carried around.
+        may_be_old: open what has expired or is very large, too: it was kept here, not carried around.
 
     Raises:
         InvalidEncryptedContent: changed, expired, of another project or purpose, or of a key that is gone. All look
             the same.
     """
     broken = InvalidEncryptedContent(param)
-    if len(sealed) > app_settings.limits.max_sealed_bytes:
+    if not may_be_old and len(sealed) > app_settings.limits.max_sealed_bytes:
         raise broken
     try:
         raw = urlsafe_b64decode(sealed)

@@ -97,6 +97,15 @@ async def enter(principal: Principal, *, transport: str) -> Ticket:
     return ticket
 
 
+async def enter_again(principal: Principal) -> Ticket:
+    """Let a turn in that has been let in before, in a process that has let it go: it takes a place if there is one, and
+    counts the tokens that it uses."""
+    allowance = msgspec.structs.replace(principal.rates.over(app_settings.rates).turn(), requests=None)
+    if allowance.is_unlimited:
+        return Ticket(allowance, None)
+    return Ticket(allowance, await rates.enter(_owner(principal), allowance))
+
+
 async def enter_socket(principal: Principal) -> Ticket:
     """Let one more socket in. Raises RateLimited."""
     return await _enter("sockets", principal, principal.rates.over(app_settings.rates).socket())
@@ -105,9 +114,12 @@ async def enter_socket(principal: Principal) -> Ticket:
 async def _enter(what: str, principal: Principal, allowance: Allowance) -> Ticket:
     if allowance.is_unlimited:
         return Ticket(allowance, None)
-    key = principal.api_key_id
-    owner = f"project {principal.project_id}" if key is None else f"key {key}"
-    entry = await rates.enter(f"{what} of {owner}", allowance)
+    entry = await rates.enter(_owner(principal, what), allowance)
     if entry.standing.refused is not None:
         raise refusal(allowance, entry.standing)
     return Ticket(allowance, entry)
+
+
+def _owner(principal: Principal, what: str = "turns") -> str:
+    key = principal.api_key_id
+    return f"{what} of project {principal.project_id}" if key is None else f"{what} of key {key}"

@@ -44,6 +44,16 @@ from .sealed import opened_context
 from .token_step import TokenStep
 
 
+class Queued(msgspec.Struct, frozen=True):
+    """What a request was found to be when it was queued: nothing of that is looked at again."""
+
+    items: list[Item]
+    """Its input, as it is stored."""
+    instructions: str | list[Item] | None
+    refusal: str | None
+    """What classifiers want said in the place of an answer."""
+
+
 class Asked(msgspec.Struct, kw_only=True):
     """One request, from whichever door."""
 
@@ -66,6 +76,8 @@ class Asked(msgspec.Struct, kw_only=True):
     """What has let it in, if its door has asked already; whoever runs the turn closes it."""
     hold: Hold | None = None
     """Its conversation, once it is held; whoever runs the turn releases it."""
+    queued: Queued | None = None
+    """Where another process has queued it, or this one some time ago."""
     began: Callable[[str], None] | None = None
     """Called with the response's id before its first event."""
     ended: Callable[[str], None] | None = None

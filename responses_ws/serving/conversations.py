@@ -42,6 +42,10 @@ class Hold:
     def id(self) -> str:
         return str(self.conversation.pk)
 
+    @property
+    def holder(self) -> str:
+        return self.conversation.holder
+
     def appending(self, items: Sequence[Item]) -> Appending:
         """What the turn adds at its end. Writing it releases the conversation."""
         return Appending(self.id, self.conversation.holder, self.conversation.length, items)
@@ -60,6 +64,10 @@ class Hold:
         releasing = writer.write(partial(conversations.release, self.id, self.conversation.holder))
         # Shielded: a second cancellation, as at shutdown, must not lose it.
         await asyncio.shield(background.spawn(releasing))
+
+    def let_go(self) -> None:
+        """Somebody else goes on with the turn, and holds it for that."""
+        self._end()
 
     def _end(self) -> None:
         self._is_over = True
@@ -90,6 +98,14 @@ async def hold(project_id: int, conversation_id: str) -> Hold:
     if found is None:
         raise ConversationNotFound(conversation_id)
     if found.holder != holder:
+        raise ConversationLocked(conversation_id)
+    return Hold(found)
+
+
+async def hold_again(project_id: int, conversation_id: str, holder: str) -> Hold:
+    """Go on with a turn that holds the conversation by this name. Raises ConversationLocked: it holds it no more."""
+    found = await dbpool.run(conversations.find, project_id, conversation_id)
+    if found is None or found.holder != holder:
         raise ConversationLocked(conversation_id)
     return Hold(found)
 

@@ -1,6 +1,5 @@
 """The context of a turn: the parent found, the new input checked, the prompt extended."""
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -61,32 +60,43 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
     """
     limits = app_settings.limits
     front: list[Item] = []
-    if asked.request.prompt is not None:
+    queued = asked.queued
+    if asked.request.prompt is not None and queued is None:
         asked.request, front = await expanded(asked.principal, asked.request)
     request = asked.request
-    check_request(
-        request,
-        max_tools=limits.max_tools,
-        max_schema_bytes=limits.max_schema_bytes,
-        is_on_socket=asked.transport == "websocket",
-        is_counted=is_counted,
-    )
+    if queued is None:
+        check_request(
+            request,
+            max_tools=limits.max_tools,
+            max_schema_bytes=limits.max_schema_bytes,
+            is_on_socket=asked.transport == "websocket",
+            is_counted=is_counted,
+        )
     if request.model is not None:
         # What the client is told, what is recorded and what it costs goes by this name, as with dated snapshots.
         request.model = registry.real_name(request.model)
         admit(asked.principal, request.model)
     parent = await _find_parent(asked, is_counted=is_counted)
     route = await _route(asked, parent)
-    given = input_items(request.input, new_id, max_items=limits.max_items)
-    check_media_sizes(given, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
-    new_items = await resolved(given, project_id=asked.principal.project_id, links=_links_of(asked, parent))
-    shown = _opened(given, new_items, asked)
+    if queued is None:
+        given = input_items(request.input, new_id, max_items=limits.max_items)
+        check_media_sizes(given, max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes)
+        new_items = await resolved(given, project_id=asked.principal.project_id, links=_links_of(asked, parent))
+        shown = _opened(given, new_items, asked)
+    else:
+        new_items = queued.items
+        shown = opened_input(new_items, project_id=asked.principal.project_id, model=request.model, may_be_old=True)
     if parent is not None and parent.kept_input:
         new_items = _behind_outputs(new_items, parent.kept_input)
         shown = _behind_outputs(shown, parent.kept_input)
     require_outputs(calls_left_open(parent.open_calls if parent else {}, new_items))
     screening = no_screening(asked.principal) if is_counted else open_screening(asked.principal, request, parent)
-    admitted, instructions = await screening.admit(shown, _in_front(request.instructions, front))
+    if queued is not None and queued.refusal is not None:
+        screening.refuse_again(queued.refusal)
+        admitted, instructions = shown, queued.instructions
+    else:
+        before = queued.instructions if queued is not None else _in_front(request.instructions, front)
+        admitted, instructions = await screening.admit(shown, before)
     # What is sealed stays so where it is kept.
     new_items = [new if was is old else old for was, new, old in zip(shown, admitted, new_items, strict=True)]
     shown = admitted
@@ -217,7 +227,8 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
         takes = _media(await _route(asked, None))
         if is_counted:
             return await link_of(await find_conversation(asked.principal.project_id, conversation_id), takes)
-        asked.hold = await hold(asked.principal.project_id, conversation_id)
+        if asked.hold is None:
+            asked.hold = await hold(asked.principal.project_id, conversation_id)
         return await link_of(asked.hold.conversation, takes)
     response_id = asked.previous_response_id
     if response_id is None:
@@ -241,17 +252,13 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
 
 
 async def _link_from(stored: StoredChain, asked: Asked) -> Link:
-    """A link made anew from what was stored: its whole context is rendered, where its token ids were not kept."""
+    """A link made anew from what was stored: its whole context is rendered."""
     project_id = asked.principal.project_id
     output = stored.items[stored.input_end :]
     # Other processes make links of this chain, too: for the same replica.
     route = await registry.resolve(stored.response["model"], key=_beginning(asked) or str(stored.place.root))
     shown = in_place(opened_context(stored.items, project_id=project_id))
     prompt = ChatPrompt(takes=route.capabilities.media).extended(shown)
-    ids = None
-    if stored.ids is not None and route.renderer is not None:
-        ids = await asyncio.to_thread(stored.ids.log, prompt.log)
-    prompt = prompt.with_tokens(ids)
     return Link(
         response_id=stored.response["id"],
         project_id=project_id,
@@ -264,5 +271,4 @@ async def _link_from(stored: StoredChain, asked: Asked) -> Link:
         route=route,
         size=prompt.memory_bytes,
         place=stored.place,
-        copied=ids if stored.ids is not None and stored.ids.end == stored.place.end else None,
     )

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
-from responses_ws.stores import conversations, events, rows
+from responses_ws.stores import conversations, events, rows, runs
 from responses_ws.stores.base import Place
 from responses_ws.stores.conversations import Appending
 
@@ -37,8 +38,10 @@ _PATHS = ("", "append", "rewind", "full")
 
 class LeaseLost(Exception):
     """The reaper has closed this record: its process was not heard of for too long. One of the two wins, and it has.
+    Or, of a background response: another process has taken over.
 
-    The turn then fails, whatever the engine made: the ledger will not say more than the last checkpoint.
+    The turn then fails, whatever the engine made: the ledger will not say more than the last checkpoint; or than what
+    the other process makes.
     """
 
 
@@ -105,6 +108,12 @@ class Record:
         }
         self._opened: Future[Any] | None = None
         self._token_steps: list[TokenStep] = []
+        self.claim: runs.Claim | None = None
+        """Of a background response: what gives this process the right to write about it."""
+        self.events: events.EventWriter | None = None
+        """Where its events go; None where it has no log."""
+        self.has_effects = False
+        """Tools were called for it: another process must not begin again."""
 
     @property
     def response_id(self) -> str:
@@ -121,27 +130,57 @@ class Record:
         sql.insert(UsageRecord, [self._row])
         faultpoint("row.written")
 
-    async def open_queued(self, stored: Stored, frames: Sequence[str]) -> Place:
-        """Make the record durable together with all that others may ask for; ``frames`` are its first events.
+    async def open_queued(self, stored: Stored, frames: Sequence[str], run: Mapping[str, Any]) -> Place:
+        """Make the record durable together with all that others may ask for, or need to run it.
+
+        ``frames`` are its first events, ``run`` the row of its `BackgroundRun`.
 
         Raises:
             PreviousResponseNotFound: its parent has been deleted meanwhile; nothing was written.
         """
-        self._opened = writer.submit(lambda: self._write_queued(stored, frames))
+        self._opened = writer.submit(lambda: self._write_queued(stored, frames, run))
         place = await asyncio.wrap_future(self._opened)
         if isinstance(place, ApiError):
             raise place
-        _checkpointer.watch(self)
+        self.resume(runs.Claim(self.response_id))
         return place
 
-    def _write_queued(self, stored: Stored, frames: Sequence[str]) -> Place | ApiError:
+    def resume(self, claim: runs.Claim) -> None:
+        """It is open, whoever has opened it, and this process goes on with it."""
+        if self._opened is None:
+            self._opened = Future()
+            self._opened.set_result(None)
+        self.claim = claim
+        _checkpointer.watch(self)
+
+    async def cannot_repeat(self) -> None:
+        """What is done next has effects elsewhere, so it is not to be done again by another process.
+
+        Raises:
+            LeaseLost: another process has taken over.
+        """
+        if self.claim is None or self.has_effects:
+            return
+        self.has_effects = True
+        if not await writer.write(partial(runs.write, self.claim, is_repeatable=False)):
+            raise LeaseLost(self.response_id)
+
+    def let_go(self) -> None:
+        """Another process goes on with it: nothing more is written by this one."""
+        self.is_closed = True
+        _checkpointer.forget(self)
+
+    def _write_queued(self, stored: Stored, frames: Sequence[str], run: Mapping[str, Any]) -> Place | ApiError:
         """In the writer's thread."""
         stored, error = _with_its_past(stored)
         if error is not None:
             return error
         place = self._save(stored, timezone.now())
         sql.insert(UsageRecord, [self._row])
-        events.insert_events(self._principal.project_id, self.response_id, 0, frames)
+        project_id, response_id = self._principal.project_id, self.response_id
+        runs.insert({**run, "response_id": response_id, "project_id": project_id, "next_number": len(frames)})
+        if frames:
+            events.insert_events(project_id, response_id, 0, frames)
         return place
 
     @property
@@ -186,6 +225,8 @@ class Record:
         assert not self.is_closed, "a record is closed once"
         self.is_closed = True
         _checkpointer.forget(self)
+        if self.events is not None:
+            self.events.settle()
         if self._ticket is not None:
             self._ticket.used(usage)
         return await asyncio.shield(background.spawn(self._close(status, usage, reason, stored, appending)))
@@ -207,19 +248,19 @@ class Record:
             "render_path": max((step.path or "" for step in self._token_steps), key=_PATHS.index, default=""),
             "rendered_tokens": sum(step.rendered_tokens for step in self._token_steps),
         }
-        end: Place | ApiError | None = None
+        end: Place | ApiError | LeaseLost | None = None
         has_failed = True
         faultpoint("end.before")
         try:
             end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
-            has_failed = isinstance(end, ApiError)
+            has_failed = isinstance(end, Exception)
         finally:
             self._count_in("failed" if has_failed else status, usage, reason, duration_ms)
         faultpoint("end.durable")
         dispatcher.kick()
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, status, usage))
-        if isinstance(end, ApiError):
+        if isinstance(end, Exception):
             raise end
         return end
 
@@ -260,9 +301,11 @@ class Record:
 
     def _write_end(
         self, fields: dict[str, Any], stored: Stored | None, appending: Appending | None, now: datetime
-    ) -> Place | ApiError | None:
+    ) -> Place | ApiError | LeaseLost | None:
         """In the writer's thread. Returns where the response is stored, or why the turn fails after all."""
         faultpoint("end.begun")
+        if self.claim is not None and not runs.end(self.claim) and rows.is_held(self.response_id):
+            return LeaseLost(self.response_id)
         error: ApiError | None = None
         if appending is not None and not conversations.append(appending):
             error = ConversationLocked(appending.conversation_id)

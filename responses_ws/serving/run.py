@@ -34,7 +34,8 @@ from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import rows
-from responses_ws.stores.base import Place
+from responses_ws.stores.base import Place, StoredChain
+from responses_ws.stores.runs import Claim
 
 from .admission import admit
 from .calls import ask
@@ -42,7 +43,8 @@ from .context import Asked, Context, Said, as_it_is
 from .failures import told
 from .hosted import HostedWork
 from .mailbox import Mailbox
-from .recording import Record, Stored
+from .queued import seal_request
+from .recording import LeaseLost, Record, Stored
 from .sampling import Errand, Sign, Word
 from .sealed import seal_context, seal_reasoning
 from .settling import settle, to_store
@@ -117,12 +119,18 @@ class Run:
         return self._turn.response
 
     @property
+    def record(self) -> Record:
+        return self._record
+
+    @property
     def _is_sealed_whole(self) -> bool:
         """Compaction is asked for, of a context that no summary would make much shorter."""
         return self._context.asks_compaction and self._context.is_short()
 
-    async def queue(self) -> list[str]:
+    async def queue(self, *, owner: str) -> list[str]:
         """Accept a background response: its first events. All that others may ask for is durable when this returns.
+
+        ``owner``: the process that runs it, this one; empty: it waits for one.
 
         Raises:
             ApiError: refused; nothing has happened.
@@ -133,9 +141,29 @@ class Run:
             self._forget_input()
         frames = self._turn.queue()
         faultpoint("queue.before")
-        self._place = await self._record.open_queued(self._stored([]), frames if self.asked.request.stream else [])
+        run = {"owner": owner, "request": seal_request(self._context)}
+        if self.asked.hold is not None:
+            run |= {"conversation_id": self.asked.hold.id, "holder": self.asked.hold.holder}
+        logged = frames if self.asked.request.stream else []
+        self._place = await self._record.open_queued(self._stored([]), logged, run)
         faultpoint("queue.after")
         return frames
+
+    def resume(self, stored: StoredChain, claim: Claim, number: int) -> None:
+        """Go on with what was queued some time ago, and has told nothing of its output; its next event has this
+        number."""
+        self._turn.resume(stored.response, number)
+        self._record.resume(claim)
+        self._place = stored.place
+
+    def let_go(self) -> bool:
+        """Leave it to another process: this one writes nothing more of it. False: it has been written already."""
+        if self._record.is_closed:
+            return False
+        self._record.let_go()
+        if self.asked.hold is not None:
+            self.asked.hold.let_go()
+        return True
 
     async def generate(self) -> Frames:
         """Sample until the model has nothing left to do for now."""
@@ -166,6 +194,9 @@ class Run:
             raise
         except Exception as exc:
             await self._leave()
+            if self._place is not None and (record.is_closed or isinstance(exc, LeaseLost)):
+                # Whoever follows it is told what is stored: by us, or by whoever has taken over.
+                raise
             turn.count(screening.held())
             error = told(exc, turn.id)
             usage, failure = self._usage(), turn.fail(error) if turn.has_begun else ""
@@ -243,6 +274,7 @@ class Run:
                 break
             if has_called:
                 self._has_obeyed = True
+                await self._record.cannot_repeat()
                 async with aclosing(self._run_errands(self._work.run_waiting(self._context))) as events:
                     async for frames in events:
                         yield frames
@@ -377,6 +409,7 @@ class Run:
         await self._screening.finish()
         if self._screening.refusal is not None:
             return
+        await self._record.cannot_repeat()
         async with aclosing(self._run_errands(self._work.prepare(self._context, items))) as events:
             async for frames in events:
                 yield frames
@@ -407,6 +440,8 @@ class Run:
                     return
                 elif word is Sign.SILENT:
                     frames = [self._turn.keep_alive()]
+                elif isinstance(word, Exception):
+                    raise word
                 if frames:
                     yield frames
                     work.spoke()

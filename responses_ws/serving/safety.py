@@ -133,6 +133,10 @@ class Screening:
         self.has_forgotten = True
         return blanked(items), REMOVED if instructions else instructions
 
+    def refuse_again(self, refusal: str) -> None:
+        """What was admitted before this was made has been refused, and taken out already."""
+        self.refusal, self.has_forgotten = refusal, True
+
     def begin(self, mailbox: Mailbox[Word]) -> None:
         """Let those look who change nothing; the mailbox is told when they have, or one refuses. The turn goes on
         meanwhile."""

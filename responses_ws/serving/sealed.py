@@ -29,14 +29,16 @@ def seal_context(items: Sequence[Item], *, project_id: int) -> str:
     return seal(msgspec.json.encode(items), purpose=COMPACTION, project_id=project_id)
 
 
-def opened_input(items: Sequence[Item], *, project_id: int, model: str | None, within: str = "input") -> list[Item]:
+def opened_input(
+    items: Sequence[Item], *, project_id: int, model: str | None, within: str = "input", may_be_old: bool = False
+) -> list[Item]:
     """A request's input with its seals opened, as ``model`` is to see it; compactions as ``{type, items}``.
 
     Raises:
         InvalidEncryptedContent: ``param`` names the place.
     """
     return [
-        _opened(item, project_id, f"{within}[{index}].encrypted_content", model=model, may_be_old=False)
+        _opened(item, project_id, f"{within}[{index}].encrypted_content", model=model, may_be_old=may_be_old)
         for index, item in enumerate(items)
     ]
 

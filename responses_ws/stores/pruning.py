@@ -16,7 +16,7 @@ from responses_ws.models import (
     Conversation,
     Flag,
     IdempotencyKey,
-    ResponseEvent,
+    ResponseEvents,
     StoredItem,
     StoredResponse,
 )
@@ -32,7 +32,8 @@ def prune() -> Counter[str]:
     """Delete it all. Returns how many of what."""
     Flag.objects.forget_before(timezone.now() - timedelta(days=app_settings.STORE_DAYS))
     deleted: Counter[str] = Counter()
-    deleted["events"] = ResponseEvent.objects.filter(response__in=StoredResponse.objects.gone()).delete()[0]
+    written_before = timezone.now() - timedelta(hours=app_settings.EVENT_HOURS)
+    deleted["rows of events"] = ResponseEvents.objects.outdated(written_before).delete()[0]
     deleted["idempotency keys"] = IdempotencyKey.objects.expired().delete()[0]
     deleted["control messages"] = ControlMessage.objects.outdated().delete()[0]
     while trees := _prune_trees():

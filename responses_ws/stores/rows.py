@@ -11,10 +11,11 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from responses_ws.models import (
+    BackgroundRun,
     Chain,
     Conversation,
     Flag,
-    ResponseEvent,
+    ResponseEvents,
     StoredItem,
     StoredResponse,
     UsageRecord,
@@ -227,8 +228,10 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
         doomed |= Q(chain_id=chain.id)
     responses = StoredResponse.objects.filter(doomed, project_id=project_id)
     ids = set(responses.values_list("id", flat=True))
+    # First: whoever writes about one that runs holds this row, and then others.
+    BackgroundRun.objects.filter(pk__in=ids).delete()
     responses.update(deleted_at=timezone.now(), body="{}")
-    ResponseEvent.objects.filter(project_id=project_id, response_id__in=ids).delete()
+    ResponseEvents.objects.filter(project_id=project_id, response_id__in=ids).delete()
     Flag.objects.filter(project_id=project_id).forget(ids)
     StoredItem.objects.filter(chain_id=found.chain_id, position__gte=start).delete()
     StoredItem.objects.filter(chain_id__in=[chain_id for chain_id in chains if chain_id != found.chain_id]).delete()

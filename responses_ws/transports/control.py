@@ -7,7 +7,8 @@ import msgspec
 
 from responses_ws.runtime import connections
 from responses_ws.runtime.bus import bus
-from responses_ws.serving import background
+from responses_ws.serving import background, runner
+from responses_ws.stores import runs
 from responses_ws.stores.forgetting import forgetting
 from responses_ws.stores.memory import hot_tier
 from responses_ws.stores.rows import Deleted
@@ -21,6 +22,7 @@ async def listen() -> None:
     bus.handle("key_changed", _key_changed)
     bus.handle("responses_deleted", _responses_deleted)
     bus.handle("response_cancelled", _response_cancelled)
+    bus.handle(runs.WAITING, lambda _body: runner.nudge())
     bus.handle("websocket_shares_changed", lambda _body: shares.forget())
     await bus.listen()
 

@@ -45,7 +45,15 @@ LISTED = [
     "websocketshare",
 ]
 READ_ONLY = ["account", "conversation", "flag", "journal", "storedresponse", "usagerecord"]
-NEVER_REGISTERED = {"controlmessage", "chain", "conversationitem", "storeditem", "responseevent", "idempotencykey"} | {
+NEVER_REGISTERED = {
+    "controlmessage",
+    "chain",
+    "conversationitem",
+    "storeditem",
+    "responseevents",
+    "backgroundrun",
+    "idempotencykey",
+} | {
     "posting",
     "ratedline",
 }

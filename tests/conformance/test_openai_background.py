@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -15,6 +16,9 @@ pytestmark = pytest.mark.conformance
 
 ENDLESS = "!tokens 3000 !rate 100 hello"
 SHORT = "!tokens 30 !rate 60 hello"
+LATE = "!tokens 5 !ttft 3000 hello"
+TERMINAL = ("response.completed", "response.failed", "response.incomplete")
+SAID_TO_BEGIN = "SELECT 1 FROM responses_ws_usagerecord WHERE response_id = ? AND output_tokens > 0"
 
 
 @pytest.fixture
@@ -149,28 +153,52 @@ def test_a_restart_waits_for_what_runs_in_the_background(database: Path, key: st
         assert not own.trouble(), own.output()
 
 
-def test_a_process_that_was_killed_leaves_a_failed_response(database: Path, key: str, server: Server) -> None:
+def test_a_restart_hands_over_what_has_said_nothing(database: Path, key: str, client: OpenAI) -> None:
     with (
-        Server(directory=database, name="killed") as own,
-        OpenAI(base_url=own.base_url, api_key=key, max_retries=0) as client,
+        Server(directory=database, name="leaving") as own,
+        OpenAI(base_url=own.base_url, api_key=key, max_retries=0) as asked,
     ):
-        stream = client.responses.create(model="scripted", input=ENDLESS, background=True, stream=True)
-        response_id = next(iter(stream)).response.id
-        sql = "SELECT 1 FROM responses_ws_responseevent WHERE response_id = ? AND sequence_number > 10"
-        until(lambda: own.rows(sql, response_id), "some events in the log")
+        stream = iter(asked.responses.create(model="scripted", input=LATE, background=True, stream=True))
+        seen = [next(stream) for _ in range(3)]
+        talking = asked.responses.create(model="scripted", input=SHORT, background=True)
+        until(lambda: own.rows(SAID_TO_BEGIN, talking.id), "the other one to begin")
+        own.signal(signal.SIGTERM)
+        rest = list(client.responses.retrieve(seen[0].response.id, stream=True, starting_after=2))
+        assert own.stop() == 0
+        assert not own.trouble(), own.output()
+
+    assert [event.sequence_number for event in seen + rest] == list(range(3 + len(rest)))
+    assert [event.type for event in seen] == ["response.created", "response.queued", "response.in_progress"]
+    assert (rest[0].type, rest[-1].type) == ("response.in_progress", "response.completed")
+    assert finished(client, talking.id).status == "completed"
+
+
+def test_whoever_is_left_goes_on_with_what_a_killed_process_ran(database: Path, key: str, client: OpenAI) -> None:
+    """From the start where nobody has been told anything; a stream that was under way ends, and says so."""
+    with (
+        Server(directory=database, name="killed", limits={"background_lease_seconds": 3}) as own,
+        OpenAI(base_url=own.base_url, api_key=key, max_retries=0) as asked,
+    ):
+        silent = asked.responses.create(model="scripted", input=LATE, background=True, stream=True)
+        silent_id = next(iter(silent)).response.id
+        talking = iter(asked.responses.create(model="scripted", input=ENDLESS, background=True, stream=True))
+        heard = [next(talking) for _ in range(10)]
+        until(lambda: own.rows(SAID_TO_BEGIN, heard[0].response.id), "a checkpoint")
+        polled = asked.responses.create(model="scripted", input=LATE, background=True)
         own.signal(signal.SIGKILL)
-    with OpenAI(base_url=server.base_url, api_key=key, max_retries=0) as client:
-        assert client.responses.retrieve(response_id).status == "in_progress"
-        lapse = (
-            "from responses_ws.models import UsageRecord; from responses_ws.billing import ledger; "
-            "from django.utils import timezone; "
-            f"UsageRecord.objects.filter(response_id='{response_id}').update(lease_until=timezone.now()); ledger.reap()"
-        )
-        server.manage("shell", "-v", "0", "-c", lapse)
+        with pytest.raises((openai.APIError, httpx.HTTPError)):
+            heard += talking
+    assert client.responses.retrieve(polled.id).status == "in_progress"
 
-        events = list(client.responses.retrieve(response_id, stream=True, starting_after=5))
-        response = client.responses.retrieve(response_id)
+    late = list(client.responses.retrieve(silent_id, stream=True))
+    rest = list(client.responses.retrieve(heard[0].response.id, stream=True, starting_after=heard[-1].sequence_number))
 
-    assert [event.sequence_number for event in events] == list(range(6, 6 + len(events)))
-    assert events[-1].type == "response.failed"
+    assert [event.sequence_number for event in late] == list(range(len(late)))
+    assert late[-1].type == "response.completed"
+    assert finished(client, polled.id).status == "completed"
+    assert [event.sequence_number for event in heard + rest] == list(range(len(heard) + len(rest)))
+    response = rest[-1].response
+    assert [event.type for event in rest if event.type in TERMINAL] == [rest[-1].type] == ["response.failed"]
     assert response.status == "failed" and response.error is not None and response.error.code == "server_error"
+    assert response.usage is not None and response.usage.output_tokens > 0
+    assert response == client.responses.retrieve(response.id)

@@ -32,6 +32,9 @@ organization, _ = Organization.objects.get_or_create(name={name!r})
 project, _ = Project.objects.get_or_create(organization=organization, name={name!r})
 print(ApiKey.objects.create_with_secret(project=project, name={name!r}).secret)
 """
+LEASE_SECONDS = 3
+"""Of background responses: so long after the death of their process another one goes on."""
+RUNS = "from responses_ws.models import BackgroundRun; print(BackgroundRun.objects.count())"
 REAP = """
 from datetime import timedelta
 from django.utils import timezone
@@ -79,8 +82,8 @@ class Web(Server):
     def launch(self) -> Any:
         return self.rig.forker.fork(self.command, log=self.log, environment={"RESPONSES_WS_FAULT": self.fault})
 
-    def client(self, key: str | None = None, tenant: str = "mine-1f0c") -> Client:
-        return Client(self.url, key or self.rig.key, self.rig.history, tenant)
+    def client(self, key: str | None = None) -> Client:
+        return Client(self.url, key or self.rig.key, self.rig.history)
 
     def died(self) -> int:
         """Wait until it has died; what of."""
@@ -197,6 +200,7 @@ class Rig:
             engine_url=self.engine_link.url,
             redis_url=self.redis_link.url,
             rates={"concurrent_turns": 1_000},
+            limits={"background_lease_seconds": LEASE_SECONDS},
         )
         self.scripted_tokens = one.tokens
         one.tokens.path.parent.mkdir(exist_ok=True)
@@ -273,6 +277,9 @@ class Rig:
     def settle(self, *, bills: bool = True) -> dict[str, Any]:
         """Wait for what still runs, close what dead processes left, bill; the books then."""
         until(self.is_quiet, "the turns of living servers to end", seconds=30)
+        until(
+            lambda: self.run(RUNS).strip() == "0", "background responses of dead servers to be taken over", seconds=30
+        )
         self.run(REAP)
         if bills:
             self.run("from responses_ws.billing import ledger; ledger.bill_all()")
@@ -284,10 +291,6 @@ class Rig:
 
     def is_quiet(self) -> bool:
         return not any(server.turns_running() for server in self.servers())
-
-    def excuse(self, process: Process) -> None:
-        """What it has logged so far was to be expected."""
-        self._read[process.log] = len(process.output())
 
     def trouble(self) -> list[str]:
         """Lines of the logs since the last time that no healthy process writes."""

@@ -1,7 +1,6 @@
 """What clients asked and what they saw: the history that the checker holds against the books."""
 
 import json
-import socket
 import threading
 import time
 import urllib.error
@@ -25,9 +24,6 @@ class Turn:
 
     label: str
     asked: dict[str, Any]
-    key: str
-    tenant: str
-    """Whose key it was asked with."""
     events: list[dict[str, Any]] = field(default_factory=list)
     first_event_seconds: float | None = None
 
@@ -82,11 +78,8 @@ class History:
 class Client:
     """A client of one server with one key; what it sees goes to ``history``."""
 
-    def __init__(self, url: str, key: str, history: History, tenant: str) -> None:
+    def __init__(self, url: str, key: str, history: History) -> None:
         self.url = url
-        self.key = key
-        self.tenant = tenant
-        """Whose key it is: a word that is in this client's prompts only, where it is in any."""
         self.headers = {"Authorization": f"Bearer {key}"}
         self.history = history
 
@@ -96,25 +89,18 @@ class Client:
         with connect(
             url, additional_headers=self.headers, compression=None, max_size=None, open_timeout=SECONDS, close_timeout=1
         ) as connection:
-            yield Socket(connection, self)
+            yield Socket(connection, self.history)
 
     def turn(self, label: str, *, previous: Turn | None = None, **fields: Any) -> Turn:
         """One turn on a socket of its own, as far as it gets."""
-        turn = self.begin(label, previous=previous, **fields)
+        turn = self.history.add(Turn(label, asked(previous, fields)))
         began = time.monotonic()
         try:
-            with self.socket() as opened:
-                opened.follow(turn, began)
+            with self.socket() as socket:
+                socket.follow(turn, began)
         except (ConnectionClosed, OSError, EOFError):
             pass
         return turn
-
-    def begin(self, label: str, *, previous: Turn | None = None, **fields: Any) -> Turn:
-        """A turn that is about to be asked for."""
-        if previous is not None:
-            fields["previous_response_id"] = previous.response["id"]
-        asked = {"model": "fake-chat", "store": True, **fields}
-        return self.history.add(Turn(label, asked, self.key, self.tenant))
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """An HTTP request below ``/v1``: the status and the body. Raises OSError: nobody answered."""
@@ -130,13 +116,13 @@ class Client:
 
 
 class Socket:
-    def __init__(self, connection: ClientConnection, client: Client) -> None:
+    def __init__(self, connection: ClientConnection, history: History) -> None:
         self.connection = connection
-        self.client = client
+        self.history = history
 
-    def turn(self, label: str, *, stop_after: int | None = None, **fields: Any) -> Turn:
+    def turn(self, label: str, *, previous: Turn | None = None, stop_after: int | None = None, **fields: Any) -> Turn:
         """A turn up to its end, or up to so many of its events. Raises ConnectionClosed."""
-        turn = self.client.begin(label, **fields)
+        turn = self.history.add(Turn(label, asked(previous, fields)))
         self.follow(turn, time.monotonic(), stop_after=stop_after)
         return turn
 
@@ -149,4 +135,10 @@ class Socket:
 
     def drop(self) -> None:
         """Leave as a killed process does: no close frame, and nothing read any more."""
-        self.connection.socket.shutdown(socket.SHUT_RDWR)
+        self.connection.socket.close()
+
+
+def asked(previous: Turn | None, fields: dict[str, Any]) -> dict[str, Any]:
+    if previous is not None:
+        fields["previous_response_id"] = previous.response["id"]
+    return {"model": "fake-chat", "store": True, **fields}

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 from django.test import AsyncClient
-from django.utils import timezone
 
-from responses_ws.billing import ledger
 from responses_ws.engines.registry import registry
-from responses_ws.models import ApiKey, Project, ResponseEvent, StoredItem, StoredResponse, UsageRecord
+from responses_ws.models import ApiKey, BackgroundRun, Project, ResponseEvents, StoredItem, StoredResponse, UsageRecord
 from responses_ws.runtime import background, drain
 from responses_ws.serving import background as jobs
+from responses_ws.serving import runner
 from responses_ws.stores import events as log
 from responses_ws.stores import rows
 from responses_ws.stores.memory import hot_tier
@@ -36,6 +35,7 @@ async def client(api_key: ApiKey) -> Any:
     yield KeyClient(api_key.secret)
     jobs.stop()
     await background.settle()
+    await runner.stop()
 
 
 async def get(client: AsyncClient, response_id: str, **query: Any) -> Any:
@@ -88,7 +88,7 @@ async def test_the_answer_comes_at_once_and_the_response_later(client: AsyncClie
     assert finished["output"][0]["content"][0]["text"] == 'You said: "Hello"'
     assert (record.response_id, record.status, record.transport) == (queued["id"], "completed", "http")
     assert record.output_tokens == finished["usage"]["output_tokens"]
-    assert not await ResponseEvent.objects.aexists()
+    assert not await ResponseEvents.objects.aexists()
 
 
 async def test_what_runs_is_seen_by_everyone_who_asks(client: AsyncClient) -> None:
@@ -306,7 +306,7 @@ async def test_deleting_a_running_response_stops_it_and_leaves_nothing(client: A
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert (await get(client, response_id)).status_code == 404
     assert (await UsageRecord.objects.aget()).status == "cancelled"
-    assert not await ResponseEvent.objects.aexists() and not await StoredItem.objects.aexists()
+    assert not await ResponseEvents.objects.aexists() and not await StoredItem.objects.aexists()
 
 
 async def test_deleting_its_parent_takes_a_running_response_too(client: AsyncClient) -> None:
@@ -345,7 +345,7 @@ async def test_a_cancellation_that_is_not_obeyed_in_time_answers_with_what_is(
     assert (answer.status_code, answer.json()["status"]) == (200, "in_progress")
 
 
-async def test_a_process_that_ends_fails_what_it_runs(client: AsyncClient) -> None:
+async def test_a_process_that_ends_fails_what_cannot_begin_again(client: AsyncClient) -> None:
     response_id = await begun(client)
 
     jobs.stop()
@@ -354,17 +354,7 @@ async def test_a_process_that_ends_fails_what_it_runs(client: AsyncClient) -> No
     response = (await get(client, response_id)).json()
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
     assert (await UsageRecord.objects.aget()).status == "failed"
-
-
-async def test_what_a_dead_process_ran_has_failed_once_the_reaper_says_so(client: AsyncClient) -> None:
-    response_id = await begun(client)
-    await UsageRecord.objects.aupdate(lease_until=timezone.now())
-
-    await sync_to_async(ledger.reap)()
-
-    response = (await get(client, response_id)).json()
-    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
-    assert (await cancel(client, response_id)).status_code == 400
+    assert not await BackgroundRun.objects.aexists()
 
 
 HISTORY = [

@@ -14,7 +14,8 @@ from django.utils import timezone
 from responses_ws.models import ApiKey, IdempotencyKey, Project, StoredResponse, UsageRecord
 from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import background
-from responses_ws.serving import background as jobs
+from responses_ws.serving import background as background_responses
+from responses_ws.serving import jobs
 from responses_ws.serving.admission import Principal, enter
 from responses_ws.stores.pruning import prune
 from responses_ws.transports.sse import answer_once
@@ -41,7 +42,7 @@ class OnceClient(KeyClient):
 @pytest.fixture
 async def client(api_key: ApiKey) -> Any:
     yield OnceClient(api_key.secret)
-    jobs.stop()
+    background_responses.stop()
     await background.settle()
 
 
@@ -231,7 +232,7 @@ async def test_a_background_response_keeps_its_key_though_its_client_leaves_at_o
     body = b'{"model": "scripted", "input": "hi", "background": true}'
     asked, ticket = decode_request(body), await enter(principal, transport="http")
     request = asyncio.create_task(answer_once(principal, asked, ticket, key="one", body=body))
-    while not jobs._running:  # noqa: ASYNC110
+    while not jobs.running:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
     request.cancel()
