@@ -1,0 +1,47 @@
+"""A process that runs background responses and listens to nobody: what a server is to `lifespan`, without a socket."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from responses_ws.lifespan import Message, lifespan
+from responses_ws.runtime import drain
+from responses_ws.serving import runner
+
+
+class CannotStart(Exception):
+    """The settings do not allow it."""
+
+
+async def run(places: int, *, drain_seconds: float, ready: Callable[[], None]) -> None:
+    """Run what waits for a process, so many at once, until SIGTERM or SIGINT; then let them end, or hand them back.
+
+    ``ready`` is called once it looks for work. A second signal ends the wait.
+
+    Raises:
+        CannotStart: with the reason.
+    """
+    told: asyncio.Queue[Message] = asyncio.Queue()
+    said: asyncio.Queue[Message] = asyncio.Queue()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    process = asyncio.create_task(lifespan({"type": "lifespan"}, told.get, said.put))
+    await told.put({"type": "lifespan.startup"})
+    answer = await said.get()
+    if answer["type"] == "lifespan.startup.failed":
+        await process
+        raise CannotStart(answer["message"])
+    runner.take_over(places)
+    ready()
+    await signals.get()
+    drain.begin_drain()
+    hurry = asyncio.create_task(signals.get())
+    deadline = loop.time() + drain_seconds
+    # Polled, as the server does.
+    while drain.is_busy() and not hurry.done() and loop.time() < deadline:
+        await asyncio.wait([hurry], timeout=0.05)
+    hurry.cancel()
+    await told.put({"type": "lifespan.shutdown"})
+    await process
