@@ -110,9 +110,11 @@ class Proxy:
         """Reset all connections, now. New ones are served."""
 
         async def cut() -> None:
+            # Not those of clients that come back meanwhile.
+            cut = set(self._tasks)
             self._reset()
-            while self._tasks:
-                await asyncio.wait(self._tasks)
+            if cut:
+                await asyncio.wait(cut)
 
         self._run(cut)
 

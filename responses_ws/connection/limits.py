@@ -106,6 +106,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a stored chain stays in Redis after its last turn. It is put back when it is read from the database."""
     redis_chain_bytes: int = 8 * 1024 * 1024
     """A longer chain is not kept in Redis. All of it has to come within ``redis_seconds``."""
+    redis_ids_from: int = 1000
+    """Tokens from which on those of a rendered prompt are kept with its chain, four bytes each; 0: never."""
     redis_value_bytes: int = 2 * 1024 * 1024
     """Nor is one from an item on that is longer than this."""
     database_seconds: float = 10.0

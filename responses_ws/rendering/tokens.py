@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -47,10 +48,28 @@ class TokenLog:
         view = TokenLog(self.fingerprint)
         view._ids = self._ids if len(self._ids) == end else self._ids[:end]
         view._ids.extend(ids)
-        view._json = self._json.extended([msgspec.json.encode(list(ids))[1:-1]])
+        view._json = self._json.extended([_json(ids)])
         span = Span(end + len(ids), kind, messages, has_reasoning)
         view.spans = self.spans.extended([span])
         return view
+
+    @classmethod
+    def of(cls, fingerprint: bytes, ids: "array[int]", spans: Sequence[Span]) -> "TokenLog":
+        """The log that was told apart into these. Costs its length."""
+        log = cls(fingerprint)
+        log._ids = ids
+        starts = [0, *(span.end for span in spans)]
+        log._json = SharedLog([_json(ids[start:end]) for start, end in pairwise(starts)])
+        log.spans = SharedLog(spans)
+        return log
+
+    def shared_spans(self, other: "TokenLog") -> int:
+        """How many spans at its beginning are the other's, too. Costs what is behind them."""
+        count = min(len(self.spans), len(other.spans))
+        # What follows on a span is never the same object in two logs that have gone separate ways before it.
+        while count and self.spans[count - 1] is not other.spans[count - 1]:
+            count -= 1
+        return count
 
     def until(self, spans: int) -> "TokenLog":
         """The log as it was after its first ``spans`` spans."""
@@ -93,3 +112,7 @@ class TokenLog:
     def json(self) -> bytes:
         """The ids as the inside of a JSON array. A copy of bytes; nothing is encoded again."""
         return b",".join(piece for piece in self._json if piece)
+
+
+def _json(ids: Sequence[int]) -> bytes:
+    return msgspec.json.encode(list(ids))[1:-1]

@@ -1,5 +1,6 @@
 """The context of a turn: the parent found, the new input checked, the prompt extended."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -252,13 +253,17 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
 
 
 async def _link_from(stored: StoredChain, asked: Asked) -> Link:
-    """A link made anew from what was stored: its whole context is rendered."""
+    """A link made anew from what was stored: its whole context is rendered, where its token ids were not kept."""
     project_id = asked.principal.project_id
     output = stored.items[stored.input_end :]
     # Other processes make links of this chain, too: for the same replica.
     route = await registry.resolve(stored.response["model"], key=_beginning(asked) or str(stored.place.root))
     shown = in_place(opened_context(stored.items, project_id=project_id))
     prompt = ChatPrompt(takes=route.capabilities.media).extended(shown)
+    ids = None
+    if stored.ids is not None and route.renderer is not None:
+        ids = await asyncio.to_thread(stored.ids.log, prompt.log)
+    prompt = prompt.with_tokens(ids)
     return Link(
         response_id=stored.response["id"],
         project_id=project_id,
@@ -271,4 +276,5 @@ async def _link_from(stored: StoredChain, asked: Asked) -> Link:
         route=route,
         size=prompt.memory_bytes,
         place=stored.place,
+        copied=ids if stored.ids is not None and stored.ids.end == stored.place.end else None,
     )

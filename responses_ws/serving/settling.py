@@ -11,6 +11,7 @@ from responses_ws.runtime import background
 from responses_ws.stores.base import Place
 from responses_ws.stores.lookup import redis_store
 from responses_ws.stores.memory import hot_tier
+from responses_ws.stores.redis import copied_ids
 
 from .context import Context, Said
 from .recording import Record, Stored
@@ -43,15 +44,17 @@ async def settle(
     link = context.link(response, output[len(context.items) - context.input_end :], place, said)
     if hold is not None:
         hold.appended(link, len(context.new_items) + len(output))
+    is_shared = stored is not None and stored.can_be_continued
+    if is_shared and app_settings.REDIS_URL:
+        link.copied = copied_ids(link, context.parent)
+        # Awaited by nobody: until it is there, others find the response in the database.
+        background.spawn(redis_store.save(link, context.parent))
     # Before the terminal event: a fast client continues in the same millisecond.
     if asked.chains is not None:
         asked.chains.put(asked.stream_id, link)
-    if stored is not None and stored.can_be_continued:
+    if is_shared:
         # A copy: steers that are kept for the next create live on this connection only.
         hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
-        if app_settings.REDIS_URL:
-            # Awaited by nobody: until it is there, others find the response in the database.
-            background.spawn(redis_store.save(link, context.parent.place if context.parent else None))
     return link
 
 

@@ -9,6 +9,8 @@ import msgspec
 
 from responses_ws.protocol.items import Item
 
+from .ids import SavedIds
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where a stored context ends: ``end`` items along ``chain_id``, whose past is ``path``."""
@@ -43,6 +45,8 @@ class StoredChain(msgspec.Struct, frozen=True):
     """Seconds since 1970."""
     bodies: Sequence[str] = ()
     """The items as the database has them, if they come from there."""
+    ids: SavedIds | None = None
+    """Of the rendered prompt, where they were kept."""
 
 
 class ResponseStore(ABC):

@@ -2,16 +2,19 @@
 
 Of a tree of chains, ``{project:root}`` in the keys, all lies on one node of a cluster:
 
-- ``…:items:<chain>`` a list, an entry for each of the chain's own items, and ``…:bytes:<chain>``, its size;
+- ``…:items:<chain>`` a list, an entry for each of the chain's own items, and ``…:bytes:<chain>``, its size. Behind the
+  last item of a turn, and a line break, are the token ids that the turn has added to the rendered prompt;
 - ``…:body:<response>`` the Response object without its output; empty where it has been deleted.
 
 Beside it ``<project>:response:<id>`` says where a response is to be found. It holds no content, so it does no harm
 where it is written behind a deletion, late; all else is written by one script, which looks at the body first.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -20,11 +23,13 @@ from redis.asyncio import Redis
 
 from responses_ws.conf import app_settings
 from responses_ws.connection.chain import Link
-from responses_ws.protocol.items import told
+from responses_ws.protocol.items import Item, told
+from responses_ws.rendering.tokens import TokenLog
 from responses_ws.runtime import redis
 from responses_ws.runtime.faults import faultpoint
 
 from .base import Place, ResponseStore, StoredChain
+from .ids import SavedIds, segment_of, worth_saving
 from .rows import Deleted
 
 _encode = msgspec.json.Encoder().encode
@@ -33,6 +38,7 @@ VERSION = 2
 """Of this layout. It is in the keys, so that versions side by side never meet, and in the values."""
 _PREFIX = f"responses_ws:{VERSION}"
 _MARK_BYTES = 8
+_BYTES_DECODED_INLINE = 65_536  # about half a millisecond
 
 _APPEND = """
 local seconds, budget, from, body = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
@@ -80,23 +86,28 @@ class RedisStore(ResponseStore):
         if found is None:
             return None
         try:
+            if sum(map(len, chain.from_iterable(found[2]))) > _BYTES_DECODED_INLINE:
+                return await asyncio.to_thread(_put_together, *found)
             return _put_together(*found)
         except (msgspec.DecodeError, ValueError):
             return None
 
-    async def save(self, link: Link, parent: Place | None) -> None:
-        """Copy what the database has just committed, as far as it is new behind ``parent``'s end."""
+    async def save(self, link: Link, parent: Link | None) -> None:
+        """Copy what the database has just committed, as far as it is new behind ``parent``."""
         place: Place = link.place
-        continues = parent is not None and (
-            place.chain_id == parent.chain_id or (parent.chain_id, parent.end) in place.path
-        )
-        start = parent.end if parent is not None and continues else 0
+        before = _place_before(place, parent)
+        start = before.end if before is not None else 0
         items = link.items.since(start)
         if len(items) != place.end - start:
             return
         bodies = [_encode(item) for item in items]
-        if max(map(len, bodies), default=0) > app_settings.limits.redis_value_bytes:
+        most = app_settings.limits.redis_value_bytes
+        if max(map(len, bodies), default=0) > most:
             return
+        if link.copied is not None and bodies:
+            old = parent.copied if parent is not None and before is not None else None
+            segment = segment_of(link.copied, link.prompt.log, base=start, before=old)
+            bodies[-1] += b"\n" + segment if len(segment) <= most else b""
         expires_at = time.time() + app_settings.STORE_DAYS * 86_400
         project_id, response = link.project_id, link.response
         faultpoint("copy.before")
@@ -149,6 +160,23 @@ class RedisStore(ResponseStore):
         return bool(await redis.attempt(delete))
 
 
+def copied_ids(link: Link, parent: Link | None) -> TokenLog | None:
+    """What `RedisStore.save` keeps of the prompt's token ids, for `Link.copied`."""
+    before = _place_before(link.place, parent)
+    if parent is not None and before is not None and before.end == link.place.end:
+        # There is no item to keep any with.
+        return parent.copied
+    return worth_saving(link.prompt)
+
+
+def _place_before(place: Place, parent: Link | None) -> Place | None:
+    """Where the parent ends, if it is stored with what comes behind it."""
+    before: Place | None = parent.place if parent is not None else None
+    if before is None or not (place.chain_id == before.chain_id or (before.chain_id, before.end) in place.path):
+        return None
+    return before
+
+
 def _seconds() -> int:
     return int(min(app_settings.limits.redis_chain_seconds, app_settings.STORE_DAYS * 86_400))
 
@@ -196,15 +224,21 @@ def _put_together(pointer: _Pointer, raw: bytes, lists: list[list[bytes]]) -> St
     body = msgspec.msgpack.decode(raw, type=_Body)
     if body.project_id != pointer.project_id or body.response.get("id") != pointer.response_id:
         return None
-    items = []
+    items: list[Item] = []
+    segments: list[tuple[int, bytes]] = []
     for entries, (chain_id, _start, _stop) in zip(lists, pointer.place.ranges, strict=True):
         mark = _mark(pointer.project_id, chain_id)
         for entry in entries:
             if not entry.startswith(mark):
                 return None
-            items.append(msgspec.json.decode(entry[_MARK_BYTES:]))
+            # In JSON a line break is written otherwise.
+            item, _, segment = entry[_MARK_BYTES:].partition(b"\n")
+            items.append(msgspec.json.decode(item))
+            if segment:
+                segments.append((len(items), segment))
     response = {**body.response, "output": list(map(told, items[pointer.input_end :]))}
-    return StoredChain(response, items, pointer.input_end, pointer.place, expires_at=pointer.expires_at)
+    ids = SavedIds(segments) if segments else None
+    return StoredChain(response, items, pointer.input_end, pointer.place, pointer.expires_at, ids=ids)
 
 
 async def _write(

@@ -24,7 +24,7 @@ def streamed(client: Client, point: str, previous: Turn) -> Turn:
 
 
 def in_background(client: Client, point: str, previous: Turn) -> Turn:
-    turn = client.history.add(Turn(point, {"model": "fake-chat", "store": True, "background": True, "input": SHORT}))
+    turn = client.begin(point, background=True, input=SHORT)
     try:
         client.ask("POST", "/responses", turn.asked)
     except OSError:

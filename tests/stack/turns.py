@@ -1,6 +1,7 @@
 """What clients asked and what they saw: the history that the checker holds against the books."""
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -24,6 +25,9 @@ class Turn:
 
     label: str
     asked: dict[str, Any]
+    key: str
+    tenant: str
+    """Whose key it was asked with."""
     events: list[dict[str, Any]] = field(default_factory=list)
     first_event_seconds: float | None = None
 
@@ -78,8 +82,11 @@ class History:
 class Client:
     """A client of one server with one key; what it sees goes to ``history``."""
 
-    def __init__(self, url: str, key: str, history: History) -> None:
+    def __init__(self, url: str, key: str, history: History, tenant: str) -> None:
         self.url = url
+        self.key = key
+        self.tenant = tenant
+        """Whose key it is: a word that is in this client's prompts only, where it is in any."""
         self.headers = {"Authorization": f"Bearer {key}"}
         self.history = history
 
@@ -89,18 +96,25 @@ class Client:
         with connect(
             url, additional_headers=self.headers, compression=None, max_size=None, open_timeout=SECONDS, close_timeout=1
         ) as connection:
-            yield Socket(connection, self.history)
+            yield Socket(connection, self)
 
     def turn(self, label: str, *, previous: Turn | None = None, **fields: Any) -> Turn:
         """One turn on a socket of its own, as far as it gets."""
-        turn = self.history.add(Turn(label, asked(previous, fields)))
+        turn = self.begin(label, previous=previous, **fields)
         began = time.monotonic()
         try:
-            with self.socket() as socket:
-                socket.follow(turn, began)
+            with self.socket() as opened:
+                opened.follow(turn, began)
         except (ConnectionClosed, OSError, EOFError):
             pass
         return turn
+
+    def begin(self, label: str, *, previous: Turn | None = None, **fields: Any) -> Turn:
+        """A turn that is about to be asked for."""
+        if previous is not None:
+            fields["previous_response_id"] = previous.response["id"]
+        asked = {"model": "fake-chat", "store": True, **fields}
+        return self.history.add(Turn(label, asked, self.key, self.tenant))
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """An HTTP request below ``/v1``: the status and the body. Raises OSError: nobody answered."""
@@ -116,13 +130,13 @@ class Client:
 
 
 class Socket:
-    def __init__(self, connection: ClientConnection, history: History) -> None:
+    def __init__(self, connection: ClientConnection, client: Client) -> None:
         self.connection = connection
-        self.history = history
+        self.client = client
 
-    def turn(self, label: str, *, previous: Turn | None = None, stop_after: int | None = None, **fields: Any) -> Turn:
+    def turn(self, label: str, *, stop_after: int | None = None, **fields: Any) -> Turn:
         """A turn up to its end, or up to so many of its events. Raises ConnectionClosed."""
-        turn = self.history.add(Turn(label, asked(previous, fields)))
+        turn = self.client.begin(label, **fields)
         self.follow(turn, time.monotonic(), stop_after=stop_after)
         return turn
 
@@ -135,10 +149,4 @@ class Socket:
 
     def drop(self) -> None:
         """Leave as a killed process does: no close frame, and nothing read any more."""
-        self.connection.socket.close()
-
-
-def asked(previous: Turn | None, fields: dict[str, Any]) -> dict[str, Any]:
-    if previous is not None:
-        fields["previous_response_id"] = previous.response["id"]
-    return {"model": "fake-chat", "store": True, **fields}
+        self.connection.socket.shutdown(socket.SHUT_RDWR)

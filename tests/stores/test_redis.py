@@ -61,7 +61,8 @@ def link(name: str, place: Place, letters: str) -> Link:
 
 
 async def save(store: RedisStore, name: str, place: Place, letters: str, parent: Place | None = None) -> None:
-    await store.save(link(name, place, letters), parent)
+    before = None if parent is None else link("", parent, letters[: parent.end])
+    await store.save(link(name, place, letters), before)
 
 
 def read(name: str, place: Place, letters: str, *, seconds: float = 3600) -> StoredChain:
@@ -150,7 +151,8 @@ async def test_a_chain_of_any_length_takes_two_round_trips_and_a_turn_writes_wha
         parent, chain = chain, Place(A, A, (), 2 * turn)
         log = log.extended(items("ab"))
         relay.reset()
-        await store.save(msgspec.structs.replace(link(f"{turn:04}", chain, ""), items=log), parent)
+        before = link("", parent, "")
+        await store.save(msgspec.structs.replace(link(f"{turn:04}", chain, ""), items=log), before)
         sent[turn] = relay.sent
         if turn in (10, 100, 1000):
             relay.reset()
