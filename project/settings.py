@@ -141,6 +141,13 @@ if os.environ.get("ENGINE_URL"):
         "API_KEY": os.environ.get("ENGINE_API_KEY", ""),
     }
     RESPONSES_WS["MODELS"]["*"] = {"ENGINE": "remote"}
+elif "llama" in words("COMPOSE_PROFILES"):
+    RESPONSES_WS["ENGINES"]["llama"] = {
+        "ENGINE": "responses_ws.engines.llama_cpp.LlamaCpp",
+        "BASE_URL": os.environ["LLAMA_URL"],
+        "API_KEY": os.environ.get("LLAMA_API_KEY", ""),
+    }
+    RESPONSES_WS["MODELS"]["*"] = {"ENGINE": "llama"}
 elif os.environ.get("EMBEDDED_MODEL") == "1":
     RESPONSES_WS["ENGINES"]["embedded"] = {"ENGINE": "responses_ws.engines.embedded.EmbeddedLlama"}
     RESPONSES_WS["MODELS"]["smollm2"] = {"ENGINE": "embedded"}

@@ -21,8 +21,9 @@ BILLING_SECONDS = 60.0
 NANO_PER_TOKEN = {"input": 100, "cached_input": 25, "output": 400}
 PRICES = f"""
 from responses_ws.models import Price
-for component, nano in {NANO_PER_TOKEN}.items():
-    Price.objects.create(model="scripted", component=component, nano_per_million=nano * 1_000_000)
+for model in ("scripted", "llama"):
+    for component, nano in {NANO_PER_TOKEN}.items():
+        Price.objects.create(model=model, component=component, nano_per_million=nano * 1_000_000)
 """
 LEDGER = """
 from django.db.models import Sum
@@ -88,12 +89,13 @@ def client(url: str, key: str) -> OpenAI:
 def turn(client: OpenAI, **request: Any) -> Response:
     """One turn on a socket of its own."""
     with client.responses.connect() as connection:
-        connection.response.create(model="scripted", store=True, **request)
+        connection.response.create(**{"model": "scripted", "store": True, **request})
         while True:
             event = connection.recv()
             if event.type in ("response.completed", "response.failed", "response.incomplete", "error"):
                 break
-    if event.type != "response.completed":
+    is_cut = event.type == "response.incomplete" and "max_output_tokens" in request
+    if event.type != "response.completed" and not is_cut:
         raise RuntimeError(f"the turn ended with {event}")
     return event.response
 

@@ -14,7 +14,7 @@ DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 KNOWN = {
     *("build", "image", "command", "environment", "expose", "ports", "volumes", "depends_on"),
-    *("healthcheck", "stop_signal", "stop_grace_period", "restart"),
+    *("healthcheck", "stop_signal", "stop_grace_period", "restart", "profiles", "configs", "logging"),
 }
 
 
@@ -34,6 +34,8 @@ class Service:
     health: tuple[str, ...]
     stop_signal: str
     stop_grace_seconds: float
+    profiles: tuple[str, ...] = ()
+    """It runs where one of these is asked for; without any, always."""
 
     @property
     def is_job(self) -> bool:
@@ -87,6 +89,7 @@ def service(name: str, entry: dict[str, Any]) -> Service:
         health=health_command(entry.get("healthcheck", {}).get("test", [])),
         stop_signal=entry.get("stop_signal", "SIGTERM"),
         stop_grace_seconds=seconds(entry.get("stop_grace_period", "10s")),
+        profiles=tuple(entry.get("profiles", ())),
     )
 
 

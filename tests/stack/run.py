@@ -47,6 +47,9 @@ def run_chain(stack: Stack) -> bool:
         with through.responses.stream(model="scripted", previous_response_id=third.id, input="And over SSE?") as stream:
             fourth = seen.add(stream.get_final_response())
         say(f"turn 4 through the proxy over SSE: {fourth.output_text!r}")
+    if "llama" in stack:
+        answer = seen.add(turn(client(stack.url("web1"), key), model="llama", input="Hello", max_output_tokens=8))
+        say(f"turn 5 by the engine of the profile llama: {answer.usage.output_tokens} tokens")
     expected = seen.books()
     found = billed_books(stack, journals=expected.journals)
     say(f"seen by the client: {expected}")

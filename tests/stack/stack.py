@@ -128,7 +128,9 @@ class Stack:
         say: Callable[[str], None] = lambda _line: None,
         without: tuple[str, ...] = (),
     ) -> None:
-        services = read_services(ROOT / "docker-compose.yml", environ or {})
+        environ = environ or {}
+        services = read_services(ROOT / "docker-compose.yml", environ)
+        asked_for = set(environ.get("COMPOSE_PROFILES", "").split(","))
         self.say = say
         self.directory = Path(tempfile.mkdtemp(prefix="responses_ws_stack_"))
         # PostgreSQL may run as another user.
@@ -137,7 +139,7 @@ class Stack:
         self.services: dict[str, Running] = {}
         self.started: list[Running] = []
         for name, service in services.items():
-            if name in without:
+            if name in without or (service.profiles and asked_for.isdisjoint(service.profiles)):
                 continue
             home = self.directory / name
             home.mkdir()
