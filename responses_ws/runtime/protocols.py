@@ -5,6 +5,7 @@ reaches an application, so it is bounded here. The bounds are `Limits`.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ApiError, Overloaded, PayloadTooLarge
 
 from . import metrics
+from .ids import new_id
+from .stamps import stamps
 
 # A reader that takes less than this in `unread_seconds` counts as one that has stopped: half a kilobyte a second.
 LEAST_READ = 16 * 1024
@@ -309,7 +312,9 @@ def _head(error: ApiError) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and body of an error's answer."""
     body = msgspec.json.encode({"error": error.body()})
     head = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    return [(name.encode(), value.encode()) for name, value in head.items()], body
+    # Refused before it was read: nothing was done for it.
+    head |= stamps(new_id("req"), time.perf_counter())
+    return [(name.lower().encode(), value.encode()) for name, value in head.items()], body
 
 
 def _answer(error: ApiError) -> Any:

@@ -11,11 +11,11 @@ from rest_framework.views import APIView
 from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime import logs
 from responses_ws.runtime.ids import new_id
+from responses_ws.runtime.stamps import stamps
 from responses_ws.serving.admission import Principal, Ticket, enter
 
 from .authentication import authenticator
 from .exceptions import exception_handler
-from .stamps import stamps
 
 
 class IgnoreAccept(BaseContentNegotiation):

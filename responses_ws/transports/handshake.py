@@ -12,11 +12,11 @@ from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, WebSocketOff, websocket_error
 from responses_ws.runtime import logs, metrics
 from responses_ws.runtime.ids import new_id
+from responses_ws.runtime.stamps import stamps
 from responses_ws.serving.admission import enter_socket
 
 from .authentication import authenticator, scope_headers
 from .shares import shares
-from .stamps import stamps
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
