@@ -46,7 +46,7 @@ class ProjectAdmin(admin.ModelAdmin):
     list_filter = ("organization",)
     list_select_related = ("organization",)
     search_fields = ("name", "organization__name")
-    fields = ("organization", "name", *RATES, "keeps_excerpts", "created_at")
+    fields = ("organization", "name", *RATES, "keeps_excerpts", "zero_retention", "created_at")
     readonly_fields = ("created_at",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:
@@ -107,7 +107,7 @@ class ApiKeyForm(forms.ModelForm):
 
     class Meta:
         model = ApiKey
-        fields = ("project", "name", "allowed_models", *RATES, "expires_at")
+        fields = ("project", "name", "allowed_models", *RATES, "zero_retention", "expires_at")
 
 
 class UsableFilter(admin.SimpleListFilter):
@@ -140,7 +140,7 @@ class ApiKeyAdmin(admin.ModelAdmin):
         css = OFFICE_CSS
 
     def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
-        fields = ("project", "name", "allowed_models", *RATES, "expires_at")
+        fields = ("project", "name", "allowed_models", *RATES, "zero_retention", "expires_at")
         return fields if obj is None else (*fields, *self.readonly_fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:

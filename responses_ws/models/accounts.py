@@ -58,6 +58,10 @@ def _rates_are_positive(name: str) -> models.CheckConstraint:
     return models.CheckConstraint(condition=Q(**at_least_one), name=name)
 
 
+def _zero_retention(what: str) -> Any:
+    return models.BooleanField("zero data retention", default=False, help_text=what)
+
+
 class ProjectQuerySet(models.QuerySet["Project"]):
     def keeps_excerpts(self, project_id: int) -> bool:
         """Whether flags may hold the words that they are about."""
@@ -72,6 +76,7 @@ class Project(Rated):
     keeps_excerpts = models.BooleanField(
         "keeps excerpts", default=False, help_text="Flags on stored responses hold the words that they are about."
     )
+    zero_retention = _zero_retention("Nothing that is said in this project is kept, whatever its requests say.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = ProjectQuerySet.as_manager()
@@ -147,6 +152,7 @@ class ApiKey(Rated):
     prefix = models.CharField(max_length=16, editable=False)
     last4 = models.CharField(max_length=4, editable=False)
     allowed_models = models.JSONField(default=list, blank=True, help_text="Model names; empty means all.")
+    zero_retention = _zero_retention("Nothing that is said with this key is kept, whatever its requests say.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)

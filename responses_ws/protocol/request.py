@@ -175,6 +175,26 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _FORMAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
+def keep_nothing(request: Request) -> None:
+    """Make this a request of somebody for whom nothing is kept.
+
+    Raises:
+        InvalidRequest: it asks for what cannot be without keeping something.
+
+    Source: OpenAI's zero data retention: ``store`` is treated as false, whatever the request says.
+    """
+    if request.background:
+        raise nothing_is_kept("background")
+    if request.conversation is not None:
+        raise nothing_is_kept("conversation")
+    request.store = False
+
+
+def nothing_is_kept(param: str) -> InvalidRequest:
+    """A refusal of what has to be kept."""
+    return InvalidRequest(f"{param!r} is not available with zero data retention.", code="zero_retention", param=param)
+
+
 def check_request(
     request: Request, *, max_tools: int, max_schema_bytes: int, is_on_socket: bool = False, is_counted: bool = False
 ) -> None:

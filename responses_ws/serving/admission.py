@@ -22,6 +22,8 @@ class Principal(msgspec.Struct, frozen=True):
     """For logs and the live view; never the key."""
     allowed_models: frozenset[str] = frozenset()
     """Empty: all."""
+    zero_retention: bool = False
+    """Nothing that is said is kept: ``store`` is false whatever a request says, and what needs keeping is refused."""
     rates: Rates = Rates()
     """What is said of this key; ``RESPONSES_WS["RATES"]`` says the rest."""
 

@@ -23,6 +23,7 @@ from responses_ws.protocol.request import (
     check_format,
     check_request,
     check_tools,
+    keep_nothing,
 )
 from responses_ws.rendering.chat import MEDIA, ChatPrompt, Medium
 from responses_ws.rendering.tools import ToolSet
@@ -66,6 +67,8 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
         asked.request, front = await expanded(asked.principal, asked.request)
     request = asked.request
     if queued is None:
+        if asked.principal.zero_retention:
+            keep_nothing(request)
         check_request(
             request,
             max_tools=limits.max_tools,

@@ -83,6 +83,7 @@ def _principal_of(key: str) -> Principal | None:
         api_key_id=found.pk,
         name=found.redacted,
         allowed_models=frozenset(found.allowed_models),
+        zero_retention=found.zero_retention or found.project.zero_retention,
         rates=found.rates.over(found.project.rates),
     )
 

@@ -12,6 +12,7 @@ from responses_ws.protocol.conversations import conversation_object, decode_item
 from responses_ws.protocol.errors import ConversationNotFound, NotFound
 from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import Item, check_media_sizes, input_items, listed
+from responses_ws.protocol.request import nothing_is_kept
 from responses_ws.runtime import dbpool
 from responses_ws.runtime.ids import new_id
 from responses_ws.serving.admission import Principal
@@ -37,7 +38,7 @@ class ConversationsView(ApiView):
         return async_to_sync(self._post)(request, read_body(request))
 
     async def _post(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        principal = await principal_of(request)
+        principal = await _who_keeps(request)
         asked = decode_new(body)
         conversation_id = new_id("conv")
         items = await _items(principal, asked.items or [], conversation_id)
@@ -61,7 +62,7 @@ class ConversationView(ApiView):
         return async_to_sync(self._post)(request, conversation_id, read_body(request))
 
     async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
-        project_id = (await principal_of(request)).project_id
+        project_id = (await _who_keeps(request)).project_id
         metadata = decode_metadata(body).metadata or {}
         found = await _run(conversations.set_metadata, project_id, conversation_id, metadata)
         return json_response(_shown(found))
@@ -95,7 +96,7 @@ class ConversationItemsView(ApiView):
         return async_to_sync(self._post)(request, conversation_id, read_body(request))
 
     async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
-        principal = await principal_of(request)
+        principal = await _who_keeps(request)
         items = await _items(principal, decode_items(body).items, conversation_id)
         await _run(conversations.add, principal.project_id, conversation_id, items)
         return json_response(list_object([_told(item, request) for item in items], has_more=False))
@@ -125,6 +126,14 @@ class ConversationItemView(ApiView):
         if left is None:
             raise _item_not_found(item_id)
         return json_response(_shown(left))
+
+
+async def _who_keeps(request: HttpRequest) -> Principal:
+    """Who is asking for something to be kept. Raises InvalidRequest for those that have asked for the contrary."""
+    principal = await principal_of(request)
+    if principal.zero_retention:
+        raise nothing_is_kept("conversation")
+    return principal
 
 
 async def _items(principal: Principal, given: list[Item], conversation_id: str) -> list[Item]:

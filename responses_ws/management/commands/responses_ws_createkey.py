@@ -18,6 +18,7 @@ class Command(BaseCommand):
         parser.add_argument("name", help="What the key is called in the admin.")
         parser.add_argument("--project", default="default", help="Created if missing (default: %(default)s).")
         parser.add_argument("--organization", default="default", help="Created if missing (default: %(default)s).")
+        parser.add_argument("--zero-retention", action="store_true", help="Nothing that is said with it is kept.")
         parser.add_argument("--key", help="Use this value instead of a random one; for demos and tests.")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -28,7 +29,9 @@ class Command(BaseCommand):
             with transaction.atomic():
                 organization, _ = Organization.objects.get_or_create(name=options["organization"])
                 project, _ = Project.objects.get_or_create(organization=organization, name=options["project"])
-                key = ApiKey.objects.create_with_secret(project=project, name=options["name"], key=value)
+                key = ApiKey.objects.create_with_secret(
+                    project=project, name=options["name"], key=value, zero_retention=options["zero_retention"]
+                )
         except IntegrityError as exc:
             raise CommandError("an API key with this value exists already") from exc
         self.stderr.write(f"Key {key.name!r} of project {project}. Keep it: only its digest is stored.")
