@@ -21,6 +21,10 @@ POINTS = (
     # A background response is accepted, in the writer's thread between them.
     "queue.before",
     "queue.after",
+    # Another process takes it over: before, within its transaction, and durable.
+    "claim.before",
+    "claim.written",
+    "claim.after",
     # The engine is called, and has taken the call.
     "engine.before",
     "engine.after",

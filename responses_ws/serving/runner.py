@@ -16,6 +16,7 @@ from responses_ws.protocol.request import JsonObject
 from responses_ws.runtime import background, dbpool, logs
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.drain import is_draining
+from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import conversations, rows, runs
 from responses_ws.stores.runs import Claim, Taken
@@ -127,6 +128,7 @@ async def take(response_id: str) -> None:
 async def _take(taken: Taken) -> None:
     """Begin to run it, or end it."""
     global _taking
+    faultpoint("claim.after")
     try:
         await _run_or_end(taken)
     except (Error, ServerError) as exc:

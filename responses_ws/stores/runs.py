@@ -15,6 +15,7 @@ from django.utils import timezone
 from responses_ws.conf import app_settings
 from responses_ws.models import BackgroundRun, Conversation, StoredResponse
 from responses_ws.runtime import bus, sql
+from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.ids import new_id
 
 from . import rows
@@ -123,6 +124,7 @@ def claim_one(response_id: str, owner: str) -> Taken | None:
 @transaction.atomic
 def _claim(seen: Claim, owner: str) -> Taken | None:
     """One of those who try wins: the others find another number, or a lease that has begun."""
+    faultpoint("claim.before")
     mine = Claim(seen.response_id, seen.fence + 1)
     free = BackgroundRun.objects.free(timezone.now()).order_by().filter(**seen._mine)
     if not free.update(fence=mine.fence, lease_until=lease()):
@@ -139,6 +141,7 @@ def _claim(seen: Claim, owner: str) -> Taken | None:
         held.update(holder=changes["holder"], locked_until=timezone.now() + HELD)
     write(mine, **changes)
     unwanted = rows.unwanted([run.pk])
+    faultpoint("claim.written")
     return Taken(
         claim=mine,
         project_id=run.project_id,

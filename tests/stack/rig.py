@@ -85,6 +85,11 @@ class Web(Server):
     def client(self, key: str | None = None, tenant: str = "mine-1f0c") -> Client:
         return Client(self.url, key or self.rig.key, self.rig.history, tenant)
 
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
     def died(self) -> int:
         """Wait until it has died; what of."""
         assert self.process is not None
@@ -93,10 +98,13 @@ class Web(Server):
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def turns_running(self) -> int:
+    def metrics(self) -> str:
         request = urllib.request.Request(f"{self.url}/metrics", headers={"Authorization": "Bearer rig"})
         with urllib.request.urlopen(request, timeout=10) as answer:
-            found = re.search(r"^responses_ws_turns_running(?:\{[^}]*\})? (\d+)", answer.read().decode(), re.MULTILINE)
+            return answer.read().decode()
+
+    def turns_running(self) -> int:
+        found = re.search(r"^responses_ws_turns_running(?:\{[^}]*\})? (\d+)", self.metrics(), re.MULTILINE)
         assert found is not None, "the metrics tell of running turns"
         return int(found[1])
 
@@ -324,10 +332,13 @@ def start_again(running: Running) -> None:
     until(running.check, f"{running.service.name} to be healthy", seconds=60)
 
 
-def pause(process: Any, seconds: float) -> None:
-    """SIGSTOP, and SIGCONT after so long."""
-    process.signal(signal.SIGSTOP)
+@contextmanager
+def paused(*processes: Process) -> Iterator[None]:
+    """They stand still within the block."""
+    for process in processes:
+        process.signal(signal.SIGSTOP)
     try:
-        time.sleep(seconds)
+        yield
     finally:
-        process.signal(signal.SIGCONT)
+        for process in processes:
+            process.signal(signal.SIGCONT)
