@@ -95,7 +95,9 @@ class Job:
             logger.warning("Response %s: another process has taken over", self.response_id)
             self._is_leaving, self._hands_back = True, False
         finally:
-            del running[self.response_id]
+            if running.get(self.response_id) is self:
+                # Otherwise this process has taken it over from itself, after it stood still for a while.
+                del running[self.response_id]
             log = self._run.record.events
             if log is not None:
                 await log.end()

@@ -94,7 +94,8 @@ def renew(claims: Collection[Claim]) -> set[str]:
 @transaction.atomic
 def hand_back(claim: Claim) -> None:
     """Let another process run it from the start, and say so."""
-    if not write(claim, owner="", lease_until=timezone.now()):
+    # With another number: a renewal that is on its way finds nothing to renew.
+    if not write(claim, owner="", lease_until=timezone.now(), fence=claim.fence + 1):
         return
     # As it is now; whoever begins with it says otherwise again.
     sql.update(StoredResponse, {"status": "queued"}, {"id": claim.response_id, "status": "in_progress"})
