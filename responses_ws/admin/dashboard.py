@@ -12,11 +12,11 @@ from django.utils import timezone
 
 from responses_ws.models import Dashboard, Posting, UsageRecord
 from responses_ws.models.usage import UsageRecordQuerySet
-from responses_ws.runtime.connections import live_sockets
 
 from .base import NeverEdited
 from .charts import Chart, stacked
 from .formats import age, dollars, milliseconds, percent, short_count, short_dollars, thousands
+from .ways import Host, host, ways
 
 DAYS = 30
 TOP = 8
@@ -73,9 +73,12 @@ def figures(now: datetime | None = None) -> dict[str, Any]:
     today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     since = today - timedelta(days=DAYS - 1)
     money = money_chart(since)
+    of_host = host()
     return {
         "days": DAYS,
-        "cards": cards(now, today),
+        "cards": cards(now, today, of_host),
+        "ways": ways(UsageRecord.objects.between(now - timedelta(hours=24))),
+        "host": of_host,
         "money": money,
         "money_total": short_dollars(money.total),
         "tokens": token_chart(since),
@@ -84,7 +87,7 @@ def figures(now: datetime | None = None) -> dict[str, Any]:
     }
 
 
-def cards(now: datetime, today: datetime) -> list[Card]:
+def cards(now: datetime, today: datetime, of_host: Host) -> list[Card]:
     month = today.replace(day=1)
     last_month = (month - timedelta(days=1)).replace(day=1)
     charges = Posting.objects.charges()
@@ -95,12 +98,13 @@ def cards(now: datetime, today: datetime) -> list[Card]:
     counts = recent.totals()
     half, most = (recent.first_token_percentile(fraction) for fraction in (0.5, 0.95))
     generating = records.in_progress().count()
+    where = "in this process" if of_host.processes == 1 else f"in {of_host.processes} processes of this host"
     return [
         Card("Spend this month", short_dollars(charges.between(month).total()), f"since {month.day} {month:%B}"),
         Card("Spend last month", short_dollars(spent_last), f"{last_month:%B %Y}"),
         Card("Tokens today", short_count(of_today["tokens"]), f"{thousands(of_today['responses'])} responses"),
         Card("Generating now", thousands(generating), "responses in progress"),
-        Card("Live sockets", thousands(live_sockets()), "in this process"),
+        Card("Live sockets", thousands(of_host.sockets), where),
         Card("First token", milliseconds(half), f"p50 of 24 h, p95 {milliseconds(most)}"),
         Card(
             "Error rate",

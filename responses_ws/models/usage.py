@@ -24,6 +24,7 @@ TOKEN_SUMS = {
 """Sums of tokens in parts that do not overlap: uncached + cached + answer + reasoning = tokens."""
 
 BACKLOG_COUNTED = 10_000
+TIMES_LOOKED_AT = 5_000
 
 
 def _counts() -> dict[str, Count]:
@@ -85,6 +86,15 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         """How many responses were asked for in token ids, by the path that their prompt took."""
         rows = self.order_by().exclude(render_path="").values_list("render_path").annotate(Count("pk"))
         return dict(rows)
+
+    def by_transport(self) -> dict[str, int]:
+        """How many turns have ended, by the way they were asked for."""
+        return dict(self.ended().order_by().values_list("transport").annotate(Count("pk")))
+
+    def newest_times(self) -> "models.QuerySet[Any, tuple[str, float | None, float]]":
+        """(transport, first_token_ms, duration_ms) of the newest `TIMES_LOOKED_AT` turns that have ended."""
+        timed = self.exclude(duration_ms=None).order_by("-started_at")[:TIMES_LOOKED_AT]
+        return timed.values_list("transport", "first_token_ms", "duration_ms")
 
     def first_token_percentile(self, fraction: float) -> float | None:
         """The milliseconds to the first token that ``fraction`` of the responses stayed within; None without any.

@@ -8,6 +8,7 @@ and tokens.
 """
 
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -24,6 +25,7 @@ Values = tuple[str, ...]
 Sample = tuple[Values, float]
 
 _ALL: list["Counter | Histogram"] = []
+_SAMPLE = re.compile(r'\w+\{\w+="([^"]*)".*\} (\S+)')
 
 
 class Counter:
@@ -211,6 +213,16 @@ def exposition(*told: Iterable[Family]) -> str:
     for family in merged.values():
         lines += (f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}", *family.lines)
     return "\n".join(lines) + "\n"
+
+
+def sums(told: Iterable[Family], name: str) -> dict[str, float]:
+    """The samples of one metric added up by the value of their first label."""
+    found: dict[str, float] = {}
+    for line in chain.from_iterable(family.lines for family in told if family.name == name):
+        sample = _SAMPLE.fullmatch(line)
+        assert sample is not None, "lines are made by `_line`"
+        found[sample[1]] = found.get(sample[1], 0) + float(sample[2])
+    return found
 
 
 def clear() -> None:
