@@ -93,7 +93,8 @@ class Settings:
     BILL_WARMUP: bool = False
     """Bill the input of ``generate: false`` requests. Off: the engine did no work, the ledger says so."""
     BILL_ABANDONED: bool = True
-    """Bill up to the last checkpoint when the serving process died."""
+    """Bill up to the last checkpoint when the serving process died, and what was made by then when it had to end before
+    the turn."""
     BILLING_QUEUE: str = "responses_ws.billing"
     """Celery queue of the billing tasks."""
     DATABASE_THREADS: int = 4

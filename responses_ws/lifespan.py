@@ -26,8 +26,9 @@ from responses_ws.transports import control, monitoring
 
 logger = logging.getLogger(__name__)
 
-# Records of turns whose client has left. The database gets this long; the reaper closes what is left.
-SETTLE_SECONDS = 10.0
+# Records of turns whose client has left. The database gets this long; the reaper closes what is left. With what
+# `runtime.launcher` takes before, less than the ten seconds that a container gets beyond its drain.
+SETTLE_SECONDS = 4.0
 
 Message = dict[str, Any]
 

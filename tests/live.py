@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,7 +181,8 @@ class Server(Process):
     ``limits`` override single limits of the app, ``rates`` are those of every key. ``tokens`` is what its scripted
     engine says it has made. ``engines`` are more entries of ``ENGINES``, each with a model of its name, which its
     server calls ``scripted``; ``models`` are more entries of ``MODELS``, ``tools`` its hosted tools. Servers with one
-    ``directory`` share a database and, with one ``redis_url``, what is there; nothing else.
+    ``directory`` share a database and, with one ``redis_url``, what is there; nothing else. ``arguments`` are more of
+    `responses_ws_serve`, and ``wrapper`` is a command that runs it.
     """
 
     def __init__(
@@ -196,6 +197,8 @@ class Server(Process):
         tools: dict[str, dict[str, Any]] | None = None,
         rates: dict[str, int] | None = None,
         redis_url: str = "",
+        arguments: Sequence[str] = (),
+        wrapper: Sequence[str] = (),
     ) -> None:
         home = directory / name
         self.tokens = TokenLog(home / "tokens.jsonl")
@@ -214,7 +217,7 @@ class Server(Process):
             "REDIS_URL": redis_url,
         }
         self.database = directory / "db.sqlite3"
-        command = [sys.executable, "manage.py", "responses_ws_serve", "--port", "0"]
+        command = [*wrapper, sys.executable, "manage.py", "responses_ws_serve", "--port", "0", *arguments]
         super().__init__(command, directory=home, environment=environment)
 
     def wait_until_ready(self) -> None:

@@ -10,6 +10,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Age at which a socket takes no new turns. OpenAI closes at 60 minutes."""
     connection_grace_seconds: float = 600.0
     """How long running turns may go on after that."""
+    open_sockets: int = 10_000
+    """Sockets in one process; more are refused with 503. `responses_ws_serve` takes fewer where the process may not
+    open so many files."""
+    restart_seconds: float = 1.5
+    """Time within which the idle sockets of a process that is about to end are closed, each at a moment of its own:
+    their clients do not come back all at once."""
     active_turns: int = 16
     """Responses running at once on one socket; more wait. Source: OpenAI's WebSocket guide."""
     lane_names: int = 32

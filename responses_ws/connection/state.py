@@ -46,6 +46,9 @@ class Connection:
         self._closes_at = opened_at + limits.connection_seconds
         self._is_over = False
         """Takes no more turns."""
+        self._why = f"({round(limits.connection_seconds / 60)} minutes)"
+        self._farewell = Close(1000, "connection limit reached")
+        """How it closes then."""
         self._has_refused = False
         """Has told the client so."""
         self._is_closed = False
@@ -99,9 +102,16 @@ class Connection:
             self._ended.popitem(last=False)
 
     def time_is_up(self) -> list[Command]:
-        """The connection has reached its age limit: no new turns, running ones may finish."""
+        """The age limit is reached, or this socket's moment in a restart: no new turns, running ones may finish."""
         self._is_over = True
         return self._go_on(self._closes_at)
+
+    def restart(self) -> None:
+        """The process is about to end: no new turns, running ones may finish. An idle socket stays open until it asks
+        for a turn, or until `time_is_up`."""
+        self._is_over = True
+        self._why = "(the server restarts)"
+        self._farewell = Close(1012, "the server restarts")
 
     def close_when_idle(self, code: int, reason: str) -> list[Command]:
         """Running turns may finish. Those that come are for admission to refuse."""
@@ -169,7 +179,7 @@ class Connection:
         return True
 
     def _go_on(self, now: float) -> list[Command]:
-        """Start what may start; after the age limit, refuse it, and close when nothing is left."""
+        """Start what may start; when its time is up, refuse it, and close when nothing is left."""
         if not self._is_over and now < self._closes_at:
             starts: list[Command] = [StartTurn(lane, create) for lane, create in self._lanes.ready()]
             return starts or self._closed_if_idle()
@@ -182,18 +192,17 @@ class Connection:
                 self._lanes.ended(lane)
         if self._lanes.is_idle and not self._is_closed:
             if not self._has_refused:
-                # Nobody waits for an answer, but the client should know why the socket closes.
+                # Nobody waits for an answer, but the client should know why the socket closes. And a create that is
+                # under way is answered like one that came in time: by the error on which clients connect again.
                 commands.append(self._refuse(None))
             self._is_closed = True
-            commands.append(Close(1000, "connection limit reached"))
+            commands.append(self._farewell)
         return commands
 
     def _refuse(self, lane: str | None) -> Command:
         self._has_refused = True
-        minutes = round(self._limits.connection_seconds / 60)
         error = InvalidRequest(
-            f"Responses websocket connection limit reached ({minutes} minutes). "
-            "Create a new websocket connection to continue.",
+            f"Responses websocket connection limit reached {self._why}. Create a new websocket connection to continue.",
             code="websocket_connection_limit_reached",
         )
         return Send(websocket_error(error, stream_id=lane))

@@ -180,6 +180,13 @@ class ServerError(ApiError):
     """500: our fault or the engine's."""
 
 
+class Interrupted(ServerError):
+    """500: the server ends before the turn does. What was made is billed as that of a server that died."""
+
+    def __init__(self) -> None:
+        super().__init__("The server was restarted before this response was finished.")
+
+
 class EngineFault(ServerError):
     """500: the engine did what it was asked not to do; the message says what."""
 

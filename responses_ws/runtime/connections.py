@@ -1,8 +1,12 @@
 """The live sockets of this process."""
 
+import random
 from typing import Protocol
 
+from responses_ws.conf import app_settings
+
 from . import metrics
+from .drain import is_draining
 
 
 class LiveSocket(Protocol):
@@ -19,6 +23,13 @@ class LiveSocket(Protocol):
     def lanes(self) -> int:
         """Lanes that it has named."""
 
+    @property
+    def active_turns(self) -> int:
+        """Turns that run."""
+
+    def restart(self, seconds: float) -> None:
+        """No new turns; running ones may finish. Then, or in so many seconds, it closes with 1012."""
+
     async def recheck(self) -> None:
         """The rights of its key have changed: close it if there are none left."""
 
@@ -30,11 +41,15 @@ class LiveSocket(Protocol):
 
 
 _sockets: set[LiveSocket] = set()
+_most_sockets: int | None = None
 
 
 def opened(socket: LiveSocket) -> None:
     _sockets.add(socket)
     metrics.sockets_opened.add(())
+    if is_draining():
+        # Its handshake was under way.
+        _restart(socket)
 
 
 def closed(socket: LiveSocket) -> None:
@@ -44,6 +59,33 @@ def closed(socket: LiveSocket) -> None:
 def live_sockets() -> int:
     """How many sockets are open in this process."""
     return len(_sockets)
+
+
+def allow(sockets: int) -> None:
+    """The process has files for so many."""
+    global _most_sockets
+    _most_sockets = sockets
+
+
+def most_sockets() -> int:
+    """How many may be open."""
+    limit = app_settings.limits.open_sockets
+    return limit if _most_sockets is None else min(limit, _most_sockets)
+
+
+def is_busy() -> bool:
+    """Whether a turn runs on any of them, from the moment that it was asked for."""
+    return any(socket.active_turns for socket in _sockets)
+
+
+def restart() -> None:
+    """The process is about to end: no new turns, and idle sockets close, one after the other."""
+    for socket in _sockets:
+        _restart(socket)
+
+
+def _restart(socket: LiveSocket) -> None:
+    socket.restart(random.random() * app_settings.limits.restart_seconds)
 
 
 def waiting_turns() -> int:

@@ -3,8 +3,12 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
+from responses_ws.protocol.errors import Overloaded
+
+Interrupt = Callable[[], None]
+
 _is_draining = False
-_running_turns = 0
+_running: dict[object, Interrupt] = {}
 _hearers: list[Callable[[], None]] = []
 
 
@@ -26,22 +30,38 @@ def is_draining() -> bool:
     return _is_draining
 
 
+def refuse_while_draining() -> None:
+    """For whatever would begin something. Raises Overloaded: elsewhere, or in a moment, it may."""
+    if _is_draining:
+        message = "The server is about to restart. Please try again on a new connection."
+        raise Overloaded(message, headers={"retry-after": "1"})
+
+
 @contextlib.contextmanager
-def running_turn() -> Iterator[None]:
-    """Held by every turn from admission to its terminal event; the drain waits for it."""
-    global _running_turns
-    _running_turns += 1
+def running_turn(interrupt: Interrupt) -> Iterator[None]:
+    """Held by every turn from admission to its terminal event; the drain waits for it.
+
+    ``interrupt`` tells the turn, once, that its time is over.
+    """
+    key = object()
+    _running[key] = interrupt
     try:
         yield
     finally:
-        _running_turns -= 1
+        _running.pop(key, None)
 
 
 def running_turns() -> int:
     """How many are held now."""
-    return _running_turns
+    return len(_running)
 
 
 def is_busy() -> bool:
     """Whether a turn runs that a drain should wait for."""
-    return _running_turns > 0
+    return bool(_running)
+
+
+def interrupt_turns() -> None:
+    """The deadline of the drain: what still runs ends now."""
+    for interrupt in list(_running.values()):
+        interrupt()

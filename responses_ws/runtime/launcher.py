@@ -1,38 +1,53 @@
-"""The production launcher: uvicorn with our settings, draining before it closes; and several of it on one socket.
+"""The production launcher: uvicorn with our settings, draining before it closes.
 
 uvicorn alone sends 1012 to every socket at the first SIGTERM, whatever is running, and waits for ever on a peer that
-does not read. Here the listener closes first, running turns end (until a deadline), and then the sockets close.
+does not read. Here nothing new begins, idle sockets close one after the other, running turns end (until a deadline),
+and each socket closes when its own have. Several of these on one socket: `supervisor`.
 """
 
 import asyncio
+import contextlib
+import faulthandler
 import logging
 import os
+import resource
+import select
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
 from responses_ws.conf import app_settings
 
+from . import connections, drain
 from .protocols import HttpProtocol, SocketProtocol
 
 logger = logging.getLogger(__name__)
 
-# What uvicorn exits with when the application does not start; restarting would not help.
-STARTUP_FAILURE = 3
-# After the drain: what is left gets this long to take its close frame and be gone.
-CLOSE_SECONDS = 5
-# Before that: peers that read answer our Close within a round trip.
-HANDSHAKE_SECONDS = 2
-RESTART_SECONDS = 1.0
+# Behind the deadline of the drain, all in all less than five seconds: turns that are told to end do,
+INTERRUPT_SECONDS = 1.5
+# peers that read answer our Close within a round trip,
+HANDSHAKE_SECONDS = 1.5
+# and the application's tasks see that their clients have gone.
+CLOSE_SECONDS = 1
+# Then what is owed is written (`lifespan.SETTLE_SECONDS`). A process that is not gone by then does not go by itself.
+EXIT_SECONDS = 9.0
+# Who has connected by now is told to come back.
+BACKLOG_SECONDS = 0.1
+# Of the files that a process may open, so many are for engines, databases and connections that are to be refused.
+SPARE_FILES = 64
+
+# Of uvicorn's, ten a second, between two words to the supervisor.
+TICKS = 5
+ALIVE = b"."
+"""What a worker says on its line, twice a second: that its event loop runs. The first time, that it serves."""
+LEFT = b"L"
+"""That it listens no longer."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -68,58 +83,152 @@ def server_config(application: Any, *, log_level: str = "info") -> uvicorn.Confi
     )
 
 
+class Work(Protocol):
+    """What a process has to finish, and how it is told to."""
+
+    def begin_drain(self) -> None:
+        """No new turns from now on; idle sockets begin to close."""
+
+    def is_busy(self) -> bool:
+        """Whether a turn runs."""
+
+    def has_sockets(self) -> bool:
+        """Whether a socket is open."""
+
+    def interrupt(self) -> None:
+        """Turns that run end now."""
+
+    def close_sockets(self) -> None:
+        """So do sockets."""
+
+
+class ProcessWork:
+    """That of this process."""
+
+    def __init__(self, exit_seconds: float) -> None:
+        self.exit_seconds = exit_seconds
+
+    def begin_drain(self) -> None:
+        drain.begin_drain()
+        connections.restart()
+        # A thread that waits for a database which does not answer would hold the exit for as long.
+        last_resort = threading.Timer(self.exit_seconds, os._exit, (1,))
+        last_resort.daemon = True
+        last_resort.start()
+
+    def is_busy(self) -> bool:
+        return drain.is_busy() or connections.is_busy()
+
+    def has_sockets(self) -> bool:
+        return connections.live_sockets() > 0
+
+    def interrupt(self) -> None:
+        drain.interrupt_turns()
+
+    def close_sockets(self) -> None:
+        connections.close_sockets()
+
+
 class Server(uvicorn.Server):
     """A uvicorn server that drains.
 
-    The first signal stops new work and waits for running turns. A second one ends the wait. Neither is raised again
-    afterwards: a server that drained has ended well, with exit code 0.
+    The first signal stops new work and sets one deadline for what runs. A second SIGINT brings it forward to now; a
+    second SIGTERM changes nothing. None is raised again afterwards: a server that drained has ended well, with exit
+    code 0.
+
+    ``line`` leads to a supervisor, if there is one, and is told that the event loop runs.
     """
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        *,
-        drain_seconds: float,
-        begin_drain: Callable[[], None],
-        is_busy: Callable[[], bool],
-        close_sockets: Callable[[], None],
+        self, config: uvicorn.Config, *, drain_seconds: float, work: Work, line: socket.socket | None = None
     ) -> None:
         super().__init__(config)
         self.drain_seconds = drain_seconds
-        self.begin_drain = begin_drain
-        self.is_busy = is_busy
-        self.close_sockets = close_sockets
+        self.work = work
+        self.line = line
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.left_at: float | None = None
+        self.is_listening = True
         self.hurry = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS == 0:
+            self.tell(ALIVE)
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # uvicorn would skip the application's own shutdown at the second SIGINT; what is owed is written there.
-        # A second SIGTERM, which supervisors like to send, changes nothing.
         if self.should_exit and sig == signal.SIGINT:
             self.hurry = True
         self.should_exit = True
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.leave)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    def leave(self) -> None:
+        """Take nothing new from now on. Idempotent."""
+        if self.left_at is not None:
+            return
+        self.left_at = time.monotonic()
+        if self.line is not None:
+            # Whoever connects is for the other workers, or for the supervisor.
+            self.stop_listening()
+        self.work.begin_drain()
+
+    def stop_listening(self) -> None:
         for server in self.servers:
             server.close()
-        self.begin_drain()
-        await self.wait_while(lambda: self.is_busy() or self.answers_http(), self.drain_seconds)
-        self.close_sockets()
+        self.is_listening = False
+        self.tell(LEFT)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.leave()
+        assert self.left_at is not None, "it leaves"
+        if self.is_listening:
+            # Closing it resets those whom nobody has accepted yet.
+            await asyncio.sleep(BACKLOG_SECONDS)
+            self.stop_listening()
+        deadline = self.left_at + self.drain_seconds
+        await self.wait_while(self.is_working, deadline)
+        idle_seconds = app_settings.limits.restart_seconds
+        await self.wait_while(self.work.has_sockets, min(deadline, self.left_at + idle_seconds + 0.5))
+        if self.is_working():
+            self.work.interrupt()
+            await self.wait_while(self.is_working, time.monotonic() + INTERRUPT_SECONDS, may_hurry=False)
+        self.work.close_sockets()
         # Our turns' tasks see to the Close frames; then the peers answer them.
         await asyncio.sleep(0)
-        await self.wait_while(self.shakes_hands, HANDSHAKE_SECONDS)
+        await self.wait_while(self.shakes_hands, time.monotonic() + HANDSHAKE_SECONDS, may_hurry=False)
+        for connection in list(self.server_state.connections):
+            # Of whoever has not read by now uvicorn would wait for the end.
+            connection.transport.abort()
         await super().shutdown(sockets)
 
-    async def wait_while(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait as long as the condition holds, but no longer than this, nor when in a hurry."""
-        deadline = time.monotonic() + seconds
+    async def wait_while(self, condition: Callable[[], bool], deadline: float, *, may_hurry: bool = True) -> None:
+        """Wait as long as the condition holds, but no longer than to the deadline, nor when in a hurry."""
         # Polled, as uvicorn does: what ends the wait is set in a signal handler.
-        while condition() and not self.hurry and time.monotonic() < deadline:  # noqa: ASYNC110
+        while condition() and not (may_hurry and self.hurry) and time.monotonic() < deadline:
+            self.tell(ALIVE)
+            self.close_idle_http()
             await asyncio.sleep(0.05)
+
+    def is_working(self) -> bool:
+        return self.work.is_busy() or self.answers_http()
 
     def answers_http(self) -> bool:
         """Whether an HTTP response is not complete yet; sockets have no ``cycle``."""
         cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
         return any(cycle is not None and not cycle.response_complete for cycle in cycles)
+
+    def close_idle_http(self) -> None:
+        """End kept connections between two requests, so that a proxy's next one goes elsewhere; the others after their
+        answer. Who has not asked anything yet is waited for."""
+        for connection in list(self.server_state.connections):
+            if getattr(connection, "cycle", None) is not None:
+                connection.shutdown()
 
     def shakes_hands(self) -> bool:
         """Whether a peer has still to answer our Close.
@@ -128,6 +237,12 @@ class Server(uvicorn.Server):
         by then (Node's WebSocket, for one) report 1006, and lose what came before.
         """
         return any(getattr(connection, "close_sent", False) for connection in self.server_state.connections)
+
+    def tell(self, word: bytes) -> None:
+        """Say a word to the supervisor, who may be too busy to hear it."""
+        if self.line is not None:
+            with contextlib.suppress(OSError):
+                self.line.send(word, socket.MSG_DONTWAIT)
 
 
 def _without_client_faults(record: logging.LogRecord) -> bool:
@@ -144,101 +259,35 @@ def _without_client_faults(record: logging.LogRecord) -> bool:
     return record.msg != "ASGI callable returned without completing handshake."
 
 
-def serve(listener: socket.socket, config: uvicorn.Config, *, drain_seconds: float) -> None:
+def serve(
+    listener: socket.socket, config: uvicorn.Config, *, drain_seconds: float, line: socket.socket | None = None
+) -> None:
     """Serve on ``listener`` in this process until a signal; returns after the drain."""
-    from .connections import close_sockets
-    from .drain import begin_drain, is_busy
-
-    server = Server(
-        config, drain_seconds=drain_seconds, begin_drain=begin_drain, is_busy=is_busy, close_sockets=close_sockets
-    )
+    limit_process(config)
+    # Where it hangs, when a supervisor has lost patience.
+    faulthandler.enable()
+    server = Server(config, drain_seconds=drain_seconds, work=ProcessWork(drain_seconds + EXIT_SECONDS), line=line)
+    # A terminal that closes. To a worker it means nothing: a supervisor's SIGHUP is for the supervisor.
+    signal.signal(signal.SIGHUP, server.handle_exit if line is None else signal.SIG_IGN)
+    if line is not None:
+        threading.Thread(target=_exit_with_parent, args=(line,), name="responses_ws-lifeline", daemon=True).start()
     server.run([listener])
 
 
-def exit_with_parent(lifeline: int) -> None:
-    """Drain when the other end of the pipe ``lifeline`` closes: the supervisor was killed and cannot say so."""
-
-    def wait() -> None:
-        os.read(lifeline, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="responses_ws-lifeline", daemon=True).start()
-
-
-class Supervisor:
-    """Several server processes on one listening socket.
-
-    ``command`` starts one of them; it is given ``--fd`` (the listening socket), ``--lifeline`` (a pipe that closes
-    when this process dies) and ``--siblings`` (a directory where workers find each other). A worker that dies is
-    started again; SIGTERM and SIGINT are handed on as SIGTERM.
-    """
-
-    def __init__(self, command: list[str], listener: socket.socket, *, workers: int, grace_seconds: float) -> None:
-        self.command = command
-        self.listener = listener
-        self.grace_seconds = grace_seconds
-        self.workers = workers
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.should_exit = threading.Event()
-
-    def run(self) -> int:
-        """Run until a signal or until a worker cannot start; gives the exit code."""
-        previous = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGTERM, signal.SIGINT)}
-        self.lifeline, self.held = os.pipe()
-        self.siblings = tempfile.TemporaryDirectory(prefix="responses_ws_", ignore_cleanup_errors=True)
-        try:
-            self.processes = [self.start() for _ in range(self.workers)]
-            return self.watch()
-        finally:
-            self.stop()
-            os.close(self.lifeline)
-            os.close(self.held)
-            self.siblings.cleanup()
-            for sig, handler in previous.items():
-                signal.signal(sig, handler)
-
-    def handle_exit(self, _sig: int, _frame: FrameType | None) -> None:
-        self.should_exit.set()
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """One more worker, in a session of its own: Ctrl-C reaches it through us, once."""
-        fds = (self.listener.fileno(), self.lifeline)
-        command = [*self.command, "--fd", str(fds[0]), "--lifeline", str(fds[1])]
-        command += ["--siblings", self.siblings.name]
-        return subprocess.Popen(command, pass_fds=fds, start_new_session=True)
-
-    def watch(self) -> int:
-        """Start again what dies, until told to stop."""
-        while not self.should_exit.wait(RESTART_SECONDS):
-            for position, process in enumerate(self.processes):
-                code = process.poll()
-                if code is None:
-                    continue
-                if code == STARTUP_FAILURE:
-                    logger.error("worker %d could not start; giving up", process.pid)
-                    return 1
-                logger.error("worker %d died (exit code %d); starting another", process.pid, code)
-                self.processes[position] = self.start()
-        return 0
-
-    def stop(self) -> None:
-        """SIGTERM to all, then SIGKILL to what is left after the grace."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + self.grace_seconds
-        for process in self.processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                logger.error("worker %d did not end within %.0f s; killed", process.pid, self.grace_seconds)
-                process.kill()
-                process.wait()
+def limit_process(config: uvicorn.Config) -> None:
+    """No core dumps, which would hold prompts; as many files as this process may open, and no connection without."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 1_048_576 if most == resource.RLIM_INFINITY else most
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections.allow(max(1, files - SPARE_FILES))
+    # Of HTTP connections uvicorn refuses requests beyond this with 503; it counts sockets too.
+    config.limit_concurrency = max(2, files - SPARE_FILES // 2)
 
 
-def own_command(name: str) -> list[str]:
-    """How to start another management command the way this process was started."""
-    script = sys.argv[0]
-    if os.path.basename(script) == "__main__.py":
-        return [sys.executable, "-m", "django", name]
-    return [sys.executable, script, name]
+def _exit_with_parent(line: socket.socket) -> None:
+    """Drain when the other end of the line closes: the supervisor was killed and cannot say so."""
+    select.select([line], [], [])
+    os.kill(os.getpid(), signal.SIGTERM)

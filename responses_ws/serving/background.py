@@ -11,7 +11,7 @@ from responses_ws.models import BackgroundRun, StoredResponse
 from responses_ws.protocol.errors import InvalidRequest, Overloaded
 from responses_ws.protocol.request import JsonObject
 from responses_ws.runtime import background, bus, dbpool
-from responses_ws.runtime.drain import is_draining
+from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
 from responses_ws.stores import rows
 
@@ -30,8 +30,7 @@ async def start(asked: Asked) -> JsonObject:
     Raises:
         ApiError: refused; nothing has happened.
     """
-    if is_draining():
-        raise Overloaded("The server is about to restart. Please try again.")
+    refuse_while_draining()
     response_id = asked.response_id or new_id("resp")
     ticket = asked.ticket or await enter(asked.principal, transport=asked.transport)
     asked = msgspec.structs.replace(asked, response_id=response_id, ticket=ticket)

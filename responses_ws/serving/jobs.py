@@ -8,7 +8,7 @@ from contextlib import aclosing, closing
 
 from django.db import Error
 
-from responses_ws.protocol.errors import ApiError, ServerError
+from responses_ws.protocol.errors import ApiError, Interrupted
 from responses_ws.protocol.request import JsonObject
 from responses_ws.runtime import dbpool
 from responses_ws.runtime.drain import running_turn
@@ -66,14 +66,14 @@ class Job:
         """Queue a new response, and run it; or leave that to others."""
         if not runs_here:
             self._is_leaving, self._hands_back = True, False
-        with running_turn():
+        with running_turn(self.stop):
             await self._work(queues=True)
 
     async def resume_and_work(self, stored: StoredChain, taken: Taken) -> None:
         """Run a response that was queued some time ago."""
         self._run.resume(stored, taken.claim, taken.next_number)
         self._log_from(taken.claim, taken.next_number)
-        with running_turn():
+        with running_turn(self.stop):
             await self._work(queues=False)
 
     async def _work(self, *, queues: bool) -> None:
@@ -155,7 +155,7 @@ class Job:
     def stop(self) -> None:
         """The process ends now: what another one can run again goes there, and the rest fails."""
         if self._run.record.has_effects or (self._is_logged and self._has_output):
-            self.mailbox.put(ServerError("The server was restarted before this response was finished."))
+            self.mailbox.put(Interrupted())
         else:
             self.leave()
 

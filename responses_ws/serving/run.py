@@ -19,6 +19,7 @@ from responses_ws.protocol.compaction import compacted
 from responses_ws.protocol.errors import (
     ApiError,
     EngineFault,
+    Interrupted,
     InvalidRequest,
     PreviousResponseNotFound,
     websocket_error,
@@ -186,26 +187,28 @@ class Run:
                     await self._step.leave()
             finally:
                 # Read ahead of a client that did not read: made, though never told.
-                unheard = [word for word in self._mailbox.drain() if isinstance(word, list)]
-                turn.count([*screening.held(), *(delta for batch in unheard for delta in batch)])
+                unread = [word for word in self._mailbox.drain() if isinstance(word, list)]
+                turn.count([*screening.held(), *(delta for batch in unread for delta in batch)])
                 # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
                 if not record.is_closed:
                     await record.close(status="cancelled", usage=self._usage(), reason="client_left")
             raise
         except Exception as exc:
-            await self._leave()
+            unheard = await self._leave()
             if self._place is not None and (record.is_closed or isinstance(exc, LeaseLost)):
                 # Whoever follows it is told what is stored: by us, or by whoever has taken over.
                 raise
-            turn.count(screening.held())
+            turn.count([*screening.held(), *unheard])
             error = told(exc, turn.id)
+            is_interrupted = isinstance(error, Interrupted)
+            status, reason = ("abandoned", "server_restarted") if is_interrupted else ("failed", error.code or "")
             usage, failure = self._usage(), turn.fail(error) if turn.has_begun else ""
             if not record.is_closed:
                 is_kept = failure and self.asked.response_id is not None and self.asked.request.is_stored
                 stored = self._stored(turn.kept_output) if is_kept else None
                 with contextlib.suppress(PreviousResponseNotFound):
                     # Deleted meanwhile: then nobody will ask for it.
-                    await record.close(status="failed", usage=usage, reason=error.code or "", stored=stored)
+                    await record.close(status=status, usage=usage, reason=reason, stored=stored)
             self.asked.evict_parent()
             if self.asked.hold is not None:
                 # Before the client is told: it may try again at once.
@@ -448,13 +451,18 @@ class Run:
         finally:
             await work.leave()
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> list[Delta]:
+        """Free the engine. Gives what it had still to say."""
+        unheard: list[Delta] = []
         if self._step is not None:
             await self._step.leave()
             for word in self._mailbox.drain():
-                # What the engine had still to say is nobody's any more; what the client says is.
-                if isinstance(word, Steer | Append) or word is Sign.CANCELLED:
+                if isinstance(word, list):
+                    unheard += word
+                elif isinstance(word, Steer | Append | Interrupted) or word is Sign.CANCELLED:
+                    # Not the engine's: it holds for what follows.
                     self._mailbox.put(word)
+        return unheard
 
     async def _run_step(self) -> Frames:
         """The events of one sampling step. Where the engine finds the context too long, again with less of it."""
@@ -619,6 +627,8 @@ class Run:
                 word = await self._mailbox.get()
                 if word is Sign.OVERDUE:
                     return
+                if isinstance(word, Interrupted):
+                    raise word
                 if isinstance(word, Steer):
                     error = steer_error("response_not_active", "The response waits for outputs; append the input.")
                     yield [self._turn.refuse_steer(word, error)]

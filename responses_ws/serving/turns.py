@@ -4,13 +4,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, closing
 
 from responses_ws.connection.state import unheard_steer
-from responses_ws.protocol.errors import (
-    ApiError,
-    Overloaded,
-)
+from responses_ws.protocol.errors import ApiError, Interrupted
 from responses_ws.protocol.steering import Steer
 from responses_ws.runtime import metrics
-from responses_ws.runtime.drain import is_draining, running_turn
+from responses_ws.runtime.drain import running_turn
 
 from .admission import enter
 from .context import Asked
@@ -31,11 +28,9 @@ async def run_turn(asked: Asked) -> Frames:
     Raises:
         ApiError: before anything was yielded, and only then. A later failure is a ``response.failed``.
     """
-    if is_draining():
-        raise Overloaded("The server is about to restart. Please try again on a new connection.")
     ticket = asked.ticket = asked.ticket or await enter(asked.principal, transport=asked.transport)
     mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
-    with running_turn(), closing(ticket):
+    with running_turn(lambda: mailbox.put(Interrupted())), closing(ticket):
         async with conversation_let_go(asked):
             try:
                 context = await open_context(asked)

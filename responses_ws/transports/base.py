@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 
 from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime import logs
+from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.stamps import stamps
 from responses_ws.serving.admission import Principal, Ticket, enter
@@ -66,8 +67,10 @@ async def within_rates(
     """The answer of a turn, with the headers that say how many more may come; ``answer`` closes the ticket.
 
     Raises:
+        Overloaded: this process is on its way out.
         RateLimited: nothing has been asked of the database, or of anybody else.
     """
+    refuse_while_draining()
     ticket = await enter(principal, transport=transport)
     try:
         response = await answer(ticket)

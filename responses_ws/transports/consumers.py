@@ -96,6 +96,15 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
     def lanes(self) -> int:
         return self._connection.lanes
 
+    @property
+    def active_turns(self) -> int:
+        return self._connection.active_turns
+
+    def restart(self, seconds: float) -> None:
+        """The process is about to end."""
+        self._connection.restart()
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, self._time_is_up))
+
     def forget(self, response_ids: set[str]) -> None:
         """Responses were deleted elsewhere."""
         self._connection.chains.forget(response_ids)

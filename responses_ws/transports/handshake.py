@@ -9,8 +9,16 @@ from typing import Any
 import msgspec
 
 from responses_ws.conf import app_settings
-from responses_ws.protocol.errors import ApiError, NotFound, PermissionDenied, WebSocketOff, websocket_error
-from responses_ws.runtime import logs, metrics
+from responses_ws.protocol.errors import (
+    ApiError,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    WebSocketOff,
+    websocket_error,
+)
+from responses_ws.runtime import connections, logs, metrics
+from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.stamps import stamps
 from responses_ws.serving.admission import enter_socket
@@ -41,8 +49,10 @@ class Handshake:
         headers = scope_headers(scope)
         project = ""
         try:
+            refuse_while_draining()
             if not app_settings.WEBSOCKET:
                 raise _websocket_off()
+            _check_room()
             _check_origin(headers)
             principal = await authenticator().authenticate(headers)
             project = str(principal.project_id)
@@ -74,6 +84,12 @@ def _told() -> Iterator[None]:
 
 def _websocket_off() -> ApiError:
     return WebSocketOff('WebSocket mode is switched off here. Use POST with "stream": true.')
+
+
+def _check_room() -> None:
+    """A process has files for so many sockets, and memory. Before anything is asked about who it is."""
+    if connections.live_sockets() >= connections.most_sockets():
+        raise Overloaded("Too many connections are open here. Please try again.", headers={"retry-after": "1"})
 
 
 def _check_origin(headers: dict[str, str]) -> None:

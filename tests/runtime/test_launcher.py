@@ -16,7 +16,8 @@ import pytest
 import websockets
 from websockets.exceptions import ConnectionClosed
 
-from responses_ws.runtime.launcher import Server, Supervisor, listen, server_config
+from responses_ws.runtime.launcher import Server, listen, server_config
+from responses_ws.runtime.supervisor import Supervisor
 
 DEADLINE = 10.0
 
@@ -28,6 +29,7 @@ class Work:
 
     def __init__(self) -> None:
         self.is_running = False
+        self.is_interrupted = False
         self.draining = asyncio.Event()
         self.sends: set[Callable[[Any], Any]] = set()
         self.closing: list[asyncio.Future[Any]] = []
@@ -46,6 +48,18 @@ class Work:
                 await send({"type": "websocket.send", "text": message["text"]})
         self.sends.discard(send)
 
+    def begin_drain(self) -> None:
+        self.draining.set()
+
+    def is_busy(self) -> bool:
+        return self.is_running and not self.is_interrupted
+
+    def has_sockets(self) -> bool:
+        return False
+
+    def interrupt(self) -> None:
+        self.is_interrupted = True
+
     def close_sockets(self) -> None:
         for send in self.sends:
             close = send({"type": "websocket.close", "code": 1012})
@@ -60,13 +74,7 @@ async def served(
     listener = listen("127.0.0.1", 0)
     config = server_config(work, log_level="warning")
     config.timeout_graceful_shutdown = 1
-    server = Server(
-        config,
-        drain_seconds=drain_seconds,
-        begin_drain=work.draining.set,
-        is_busy=lambda: work.is_running,
-        close_sockets=work.close_sockets,
-    )
+    server = Server(config, drain_seconds=drain_seconds, work=work)
     task = asyncio.create_task(server.serve([listener]))
     async with asyncio.timeout(DEADLINE):
         while not server.started:  # noqa: ASYNC110
@@ -152,6 +160,9 @@ async def test_nobody_is_let_in_during_the_drain() -> None:
     async with served(work) as (server, url, _task):
         server.handle_exit(signal.SIGTERM, None)
         await asyncio.wait_for(work.draining.wait(), DEADLINE)
+        async with asyncio.timeout(DEADLINE):
+            while server.is_listening:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
         with pytest.raises(OSError):
             await websockets.connect(url, open_timeout=1)
@@ -165,7 +176,7 @@ async def test_the_drain_has_a_deadline() -> None:
 
         await asyncio.wait_for(task, DEADLINE)
 
-    assert work.is_running
+    assert work.is_interrupted
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ async def test_a_process_that_ends_fails_what_cannot_begin_again(client: AsyncCl
 
     response = (await get(client, response_id)).json()
     assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
-    assert (await UsageRecord.objects.aget()).status == "failed"
+    assert (await UsageRecord.objects.aget()).status == "abandoned"
     assert not await BackgroundRun.objects.aexists()
 
 

@@ -231,18 +231,96 @@ async def test_a_write_after_the_client_has_gone_is_no_fault(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_draining_server_refuses_new_turns_and_keeps_the_chain(
-    api_key: ApiKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_turn_that_comes_during_a_restart_is_refused_and_its_socket_closes(api_key: ApiKey) -> None:
     async with ResponsesCommunicator(api_key.secret) as socket:
-        first = (await socket.turn(**CREATE, input="one"))[-1]["response"]
-        monkeypatch.setattr(drain, "_is_draining", True)
-        refused = await socket.turn(**CREATE, input="two", previous_response_id=first["id"])
-        monkeypatch.setattr(drain, "_is_draining", False)
-        again = await socket.turn(**CREATE, input="two", previous_response_id=first["id"])
+        await socket.turn(**CREATE, input="one")
+        connections.restart()
 
-    assert [code_of(event) for event in refused] == [(503, "server_is_overloaded")]
-    assert again[-1]["type"] == "response.completed"
+        refused = await socket.turn(**CREATE, input="two")
+        closed = await socket.receive()
+
+    assert [code_of(event) for event in refused] == [(400, "websocket_connection_limit_reached")]
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1012)
+
+
+async def test_an_idle_socket_is_closed_at_its_moment_of_a_restart(api_key: ApiKey, settings: Any) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"restart_seconds": 0.05}}
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        connections.restart()
+
+        told = await socket.receive()
+        closed = await socket.receive()
+
+    assert code_of(told) == (400, "websocket_connection_limit_reached")
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1012)
+
+
+async def test_a_running_turn_finishes_during_a_restart_and_then_its_socket_closes(api_key: ApiKey) -> None:
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        await socket.create(**CREATE, input="!tokens 10 !rate 50")
+        await socket.create(**CREATE, input="waits behind it")
+        await socket.receive()
+        connections.restart()
+
+        events = await socket.receive_turn()
+        refused = await socket.receive()
+        closed = await socket.receive()
+
+    assert events[-1]["type"] == "response.completed"
+    assert code_of(refused) == (400, "websocket_connection_limit_reached")
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1012)
+
+
+async def test_a_socket_whose_handshake_outlasts_the_beginning_of_a_restart_closes_too(
+    api_key: ApiKey, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"restart_seconds": 0.05}}
+    monkeypatch.setattr(connections, "is_draining", lambda: True)
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        told = await socket.receive()
+        closed = await socket.receive()
+
+    assert code_of(told) == (400, "websocket_connection_limit_reached")
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1012)
+
+
+async def test_a_draining_server_takes_no_more_sockets(api_key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "_is_draining", True)
+
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        refused = socket.refusal
+
+    assert refused is not None
+    assert (refused[0], refused[1]["error"]["code"]) == (503, "server_is_overloaded")
+
+
+async def test_a_process_takes_so_many_sockets_and_has_room_again(api_key: ApiKey, settings: Any) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"open_sockets": 1}}
+    async with ResponsesCommunicator(api_key.secret):
+        async with ResponsesCommunicator(api_key.secret) as second:
+            refused = second.refusal
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        events = await socket.turn(**CREATE, input="hello")
+
+    assert refused is not None
+    assert (refused[0], refused[1]["error"]["code"]) == (503, "server_is_overloaded")
+    assert events[-1]["type"] == "response.completed"
+
+
+async def test_a_turn_that_is_interrupted_fails_and_is_on_record_as_far_as_it_came(api_key: ApiKey) -> None:
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        await socket.create(**CREATE, input="!tokens 1000 !rate 100")
+        while (await socket.receive())["type"] != "response.output_text.delta":
+            pass
+
+        drain.interrupt_turns()
+
+        events = await socket.receive_turn()
+
+    record = await UsageRecord.objects.aget()
+    assert (events[-1]["type"], events[-1]["response"]["error"]["code"]) == ("response.failed", "server_error")
+    assert (record.status, record.reason) == ("abandoned", "server_restarted")
+    assert 0 < record.output_tokens < 1000
 
 
 async def test_a_drain_waits_until_the_terminal_event_is_out(api_key: ApiKey) -> None:

@@ -1,4 +1,4 @@
-"""The production server: uvicorn, draining on SIGTERM."""
+"""The production server: uvicorn, draining on SIGTERM, replaced worker by worker on SIGHUP."""
 
 import errno
 import socket
@@ -9,17 +9,9 @@ from typing import Any
 from django.core.management import BaseCommand, CommandError
 
 from responses_ws.management.asgi import asgi_path
-from responses_ws.runtime.launcher import (
-    CLOSE_SECONDS,
-    HANDSHAKE_SECONDS,
-    Supervisor,
-    exit_with_parent,
-    listen,
-    own_command,
-    serve,
-    server_config,
-)
+from responses_ws.runtime.launcher import EXIT_SECONDS, listen, serve, server_config
 from responses_ws.runtime.siblings import siblings
+from responses_ws.runtime.supervisor import Supervisor, own_command
 
 
 class Command(BaseCommand):
@@ -33,22 +25,34 @@ class Command(BaseCommand):
             "--drain-seconds",
             type=float,
             default=600.0,
-            help="How long running turns may take after SIGTERM. The container's stop grace is 20 s more.",
+            help="How long running turns may take after SIGTERM. The container's stop grace is 10 s more.",
         )
-        # How a supervisor hands its socket, and the news of its own death, to a worker.
+        parser.add_argument(
+            "--hung-seconds",
+            type=float,
+            default=30.0,
+            help="A worker whose event loop stands still for so long is killed, and another started.",
+        )
+        parser.add_argument(
+            "--max-memory",
+            type=int,
+            default=0,
+            metavar="MIB",
+            help="A worker that holds more takes no new work, and another is started. 0: no limit.",
+        )
+        # What a supervisor gives to a worker.
         parser.add_argument("--fd", type=int, help="Serve on this listening socket instead of --host and --port.")
-        parser.add_argument("--lifeline", type=int, help="Drain when this pipe closes.")
+        parser.add_argument("--line", type=int, help="Say there that the event loop runs; drain when it closes.")
         parser.add_argument("--siblings", type=Path, help="Where the other workers of this socket are found.")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         application = asgi_path()
-        if options["lifeline"] is not None:
-            exit_with_parent(options["lifeline"])
-        if options["siblings"] is not None:
-            siblings.meet_in(options["siblings"])
+        drain_seconds = options["drain_seconds"]
         if options["fd"] is not None:
+            siblings.meet_in(options["siblings"])
+            line = socket.socket(fileno=options["line"])
             serve(
-                socket.socket(fileno=options["fd"]), server_config(application), drain_seconds=options["drain_seconds"]
+                socket.socket(fileno=options["fd"]), server_config(application), drain_seconds=drain_seconds, line=line
             )
             return
         try:
@@ -60,11 +64,16 @@ class Command(BaseCommand):
         with listener:
             host, port = listener.getsockname()[:2]
             self.stdout.write(f"Serving on http://{host}:{port} with {options['workers']} worker(s)")
-            if options["workers"] == 1:
-                serve(listener, server_config(application), drain_seconds=options["drain_seconds"])
+            if options["workers"] == 1 and not options["max_memory"]:
+                serve(listener, server_config(application), drain_seconds=drain_seconds)
                 return
-            command = [*own_command("responses_ws_serve"), "--drain-seconds", str(options["drain_seconds"])]
-            grace = options["drain_seconds"] + HANDSHAKE_SECONDS + CLOSE_SECONDS + 10
-            code = Supervisor(command, listener, workers=options["workers"], grace_seconds=grace).run()
+            code = Supervisor(
+                [*own_command("responses_ws_serve"), "--drain-seconds", str(drain_seconds)],
+                listener,
+                workers=options["workers"],
+                grace_seconds=drain_seconds + EXIT_SECONDS,
+                hung_seconds=options["hung_seconds"],
+                most_bytes=options["max_memory"] * 1024 * 1024,
+            ).run()
         if code:
             raise CommandError("A worker could not start; its message is above.", returncode=code)
