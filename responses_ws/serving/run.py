@@ -413,6 +413,7 @@ class Run:
         if self._screening.refusal is not None:
             return
         await self._record.cannot_repeat()
+        await self._record.wait_until_open()
         async with aclosing(self._run_errands(self._work.prepare(self._context, items))) as events:
             async for frames in events:
                 yield frames
@@ -496,6 +497,9 @@ class Run:
                 return
             if isinstance(word, list):
                 step.heard()
+                if record.first_token_ms is None:
+                    # Before its events are made: what cannot leave for want of a record leaves no gap in their numbers.
+                    await record.wait_until_open()
                 if self._is_summarising:
                     frames = [frame for delta in word for frame in turn.hear_summary(delta)]
                 else:
@@ -503,7 +507,6 @@ class Run:
                     frames = await self._hear(allowed)
                     step.has_spoken |= bool(frames)
                 if frames and record.first_token_ms is None:
-                    await record.wait_until_open()
                     record.saw_first_token()
                     faultpoint("output.before")
             elif word is Sign.ENDED:

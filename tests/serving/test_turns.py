@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from responses_ws.connection.chain import Chains
 from responses_ws.models import StoredItem, StoredResponse, UsageRecord
 from responses_ws.protocol.errors import InvalidRequest, ModelNotFound, Overloaded, PreviousResponseNotFound
-from responses_ws.runtime import background, dbpool
+from responses_ws.runtime import background, dbpool, faults
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores import rows
@@ -51,6 +51,17 @@ async def test_the_first_output_waits_for_the_opened_record(principal: Principal
         record = await record_of(response_id)
 
     assert record.status == "in_progress"
+
+
+async def test_output_that_finds_no_record_leaves_no_gap_behind(principal: Principal) -> None:
+    faults.arm("row.written:1:raise")
+    try:
+        events = await events_of(asked(principal, "!tokens 5 hello", store=False))
+    finally:
+        faults.arm("")
+
+    assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.failed"]
+    assert [event["sequence_number"] for event in events] == [0, 1, 2]
 
 
 async def test_a_tool_loop_sends_only_the_output(principal: Principal) -> None:
