@@ -3,7 +3,8 @@
 E001 an unknown or invalid setting · E002 a channel layer that drops idle sockets · E003 connections kept open per
 thread · E004 an in-process broker in production · E005 a dotted path that does not lead to the right class ·
 W001 tasks that are delivered twice while they run · W002 nothing bills what no kick reached · W004 no ASGI ·
-W007 bodies that touch the disk · W008 a model's files that are not there.
+W007 bodies that touch the disk · W008 a model's files that are not there · W009 one Redis for the
+broker and for chains.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ import math
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import celery
 import msgspec
@@ -362,6 +364,36 @@ def check_beat(**_kwargs: Any) -> list[CheckMessage]:
             id="responses_ws.W002",
         )
     ]
+
+
+@register(deploy=True)
+def check_redis(**_kwargs: Any) -> list[CheckMessage]:
+    """W009: the broker must lose nothing and keep it, chains are to be thrown away and written nowhere."""
+    given = given_settings()
+    ours = given.get("REDIS_URL") if isinstance(given, dict) else None
+    broker = celery.current_app.conf.broker_url or ""
+    if (
+        not ours
+        or not isinstance(ours, str)
+        or not broker.startswith("redis")
+        or _server_of(ours) != _server_of(broker)
+    ):
+        return []
+    return [
+        Warning(
+            "RESPONSES_WS['REDIS_URL'] is the Redis of the Celery broker: when it is full, it refuses or drops tasks.",
+            hint="Give chains one of their own: --save '' --appendonly no --maxmemory-policy volatile-lru.",
+            id="responses_ws.W009",
+        )
+    ]
+
+
+def _server_of(url: str) -> tuple[str, int]:
+    """Without the number of the database: memory, eviction and persistence are the server's."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return (parts.path, 0)
+    return ("127.0.0.1" if parts.hostname == "localhost" else parts.hostname, parts.port or 6379)
 
 
 @register(Tags.compatibility, deploy=True)

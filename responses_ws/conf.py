@@ -38,8 +38,8 @@ class Settings:
     """Dotted path of the class that turns an ``Authorization`` header into a principal. Write your own to use the
     accounts that your project already has."""
     REDIS_URL: str = ""
-    """Where stored chains are shared between workers, for example ``redis://127.0.0.1:6379/1``.
-    Empty: through the database only."""
+    """Where stored chains are shared between workers, for example ``redis://127.0.0.1:6379/1``, or
+    ``redis+cluster://127.0.0.1:6379``. Empty: through the database only."""
     LIMITS: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Overrides of single limits, by the names of `Limits` (see below)."""
     RATES: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -22,6 +22,7 @@ from responses_ws.engines.base import EngineError, Health
 from responses_ws.engines.registry import Route, registry
 from responses_ws.models import Price
 from responses_ws.protocol.errors import InvalidRequest
+from responses_ws.runtime.redis import is_cluster
 
 from .comparison import differs
 
@@ -129,13 +130,17 @@ def redis_server() -> Iterator[Finding]:
     if not url:
         yield Finding(subject="Redis", detail="not used (REDIS_URL is empty): stored chains are shared by the database")
         return
+    if is_cluster(url):
+        yield Finding(subject="Redis", detail="a cluster, which is not looked into")
+        return
     client = redis.Redis.from_url(url, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS)
     try:
         started = time.perf_counter()
         client.set("responses_ws:doctor", "1", ex=10)
         value = client.get("responses_ws:doctor")
         milliseconds = (time.perf_counter() - started) * 1000
-        server = client.info("server").get("redis_version", "?")
+        told = client.info()
+        keeps_on_disk = bool(told.get("aof_enabled")) or _is_saved(client)
     except (redis.RedisError, OSError) as exc:
         yield fault("Redis", str(exc), "Start Redis, or correct RESPONSES_WS['REDIS_URL'] (empty: do without).")
         return
@@ -144,7 +149,22 @@ def redis_server() -> Iterator[Finding]:
     if value is None:
         yield fault("Redis", "a value was gone at once", "Give this Redis memory; maxmemory-policy volatile-lru fits.")
         return
+    server = told.get("redis_version", "?")
     yield Finding(subject="Redis", detail=f"version {server}: writes and reads in {milliseconds:.1f} ms")
+    if told.get("maxmemory_policy") == "noeviction":
+        advice = "Set --maxmemory and --maxmemory-policy volatile-lru."
+        yield Finding(subject="Redis", detail="it refuses writes when it is full (noeviction)", cure=advice)
+    if keeps_on_disk:
+        advice = "--save '' --appendonly no: everything in it is in the database, too."
+        yield Finding(subject="Redis", detail="it writes what it holds to disk", cure=advice)
+
+
+def _is_saved(client: "redis.Redis") -> bool:
+    try:
+        return bool(client.config_get("save").get("save"))
+    except redis.RedisError:
+        # Not everybody may ask that.
+        return False
 
 
 def broker() -> Iterator[Finding]:

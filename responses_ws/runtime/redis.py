@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from redis import asyncio as aioredis
@@ -23,7 +23,8 @@ Ask = Callable[["aioredis.Redis"], Awaitable[R]]
 SECONDS_UNASKED = 0.5
 """How long nobody waits for a Redis that has not answered. Then somebody asks it, for whom nobody waits."""
 _SECONDS_BETWEEN_WARNINGS = 60.0
-_SILENT = (faults.ConnectionError, faults.TimeoutError, OSError)
+_CLUSTER = "+cluster"
+_SILENT = (faults.ConnectionError, faults.TimeoutError, faults.RedisClusterException, OSError)
 """It cannot be reached, does not answer, or is loading. All else is an answer: that it is full, say, or a replica."""
 
 
@@ -31,18 +32,7 @@ class _Server:
     """The client for one loop, and whether it is worth asking."""
 
     def __init__(self, url: str) -> None:
-        limits = app_settings.limits
-        seconds = limits.redis_seconds
-        pool = aioredis.BlockingConnectionPool.from_url(
-            url,
-            max_connections=limits.redis_connections,
-            timeout=seconds,
-            socket_timeout=seconds,
-            socket_connect_timeout=seconds,
-            # Once: of the connections that a restart has ended.
-            retry=Retry(NoBackoff(), 1, supported_errors=(faults.ConnectionError,)),
-        )
-        self.client = aioredis.Redis.from_pool(pool)
+        self.client = _client_for(url)
         self._loop = asyncio.get_running_loop()
         self._ask_again_at: float | None = None
         self._is_asking_again = False
@@ -76,6 +66,27 @@ class _Server:
                 self._ask_again_at = None
         finally:
             self._is_asking_again = False
+
+
+def _client_for(url: str) -> "aioredis.Redis":
+    """``redis://``, ``rediss://``, ``unix://``; with ``+cluster`` in its scheme one for all nodes, which takes the same
+    calls."""
+    limits = app_settings.limits
+    options: dict[str, Any] = {
+        "max_connections": limits.redis_connections,
+        "socket_timeout": limits.redis_seconds,
+        "socket_connect_timeout": limits.redis_seconds,
+        # Once: of the connections that a restart has ended.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(faults.ConnectionError,)),
+    }
+    if is_cluster(url):
+        return cast("aioredis.Redis", aioredis.RedisCluster.from_url(url.replace(_CLUSTER, "", 1), **options))
+    pool = aioredis.BlockingConnectionPool.from_url(url, timeout=limits.redis_seconds, **options)
+    return aioredis.Redis.from_pool(pool)
+
+
+def is_cluster(url: str) -> bool:
+    return _CLUSTER in url.partition(":")[0]
 
 
 async def _ping(client: "aioredis.Redis") -> bool:

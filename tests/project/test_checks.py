@@ -271,6 +271,28 @@ def test_a_broker_in_memory_is_named_in_production(settings: Any, celery_conf: A
     assert elsewhere == []
 
 
+@pytest.mark.parametrize(
+    ("ours", "broker", "ids"),
+    [
+        pytest.param("redis://a:6379/1", "redis://a:6379/0", ["W009"], id="another database of one server"),
+        pytest.param("rediss://:secret@localhost/1", "redis://127.0.0.1:6379", ["W009"], id="spelled otherwise"),
+        pytest.param("unix:///run/redis.sock?db=1", "redis+socket:///run/redis.sock", ["W009"], id="one socket"),
+        pytest.param("redis://a:6380/0", "redis://a:6379/0", [], id="two servers of one machine"),
+        pytest.param("redis://a/0", "redis://b/0", [], id="two machines"),
+        pytest.param("redis://a/0", "amqp://a", [], id="another broker"),
+        pytest.param("", "redis://a/0", [], id="chains in the database only"),
+        pytest.param(7, "redis://a/0", [], id="E001 is enough"),
+    ],
+)
+def test_one_redis_for_the_broker_and_for_chains_is_named(
+    settings: Any, celery_conf: Any, ours: Any, broker: str, ids: list[str]
+) -> None:
+    settings.RESPONSES_WS = {"REDIS_URL": ours}
+    celery_conf(broker_url=broker)
+
+    assert [name for name, _ in found(checks.check_redis())] == ids
+
+
 def test_a_project_without_asgi_is_named(settings: Any) -> None:
     well = found(checks.check_asgi())
     settings.ASGI_APPLICATION = None

