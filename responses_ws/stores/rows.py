@@ -142,20 +142,37 @@ class Deleted(msgspec.Struct):
 
 
 def load(project_id: int, response_id: str) -> StoredChain | None:
-    """The response and its context: two queries, whatever the length; one more for an unfinished one."""
+    """The response and its context: two queries, whatever the length; one more for an unfinished one, and for every 500
+    forks that lie between it and its beginning."""
     found = _find(StoredResponse.objects.of(project_id).select_related("chain"), response_id)
     if found is None:
         return None
     place = _place_of(found)
-    wanted = Q(pk=None)
-    for chain_id, start, stop in place.ranges:
-        wanted |= Q(chain_id=chain_id, position__gte=start, position__lt=stop)
-    bodies = list(StoredItem.objects.filter(wanted).order_by("position").values_list("body", flat=True))
+    bodies = _bodies_in(place)
     if len(bodies) != place.end:
         return None
     items = [msgspec.json.decode(body) for body in bodies]
     response = _response_of(found, items[found.input_end :])
     return StoredChain(response, items, found.input_end, place, found.expires_at.timestamp(), bodies)
+
+
+_RANGES_AT_ONCE = 500
+"""SQLite takes no expression that is deeper than 1,000."""
+
+
+def _bodies_in(place: Place) -> list[str]:
+    """The items of a context as they are stored, in order."""
+    wanted = [
+        Q(chain_id=chain_id, position__gte=start, position__lt=stop)
+        for chain_id, start, stop in place.ranges
+        if stop > start
+    ]
+    bodies: list[str] = []
+    for first in range(0, len(wanted), _RANGES_AT_ONCE):
+        # Only ranges: beside any other condition SQLite would read the whole table.
+        ranges = Q(*wanted[first : first + _RANGES_AT_ONCE], _connector=Q.OR)
+        bodies += StoredItem.objects.filter(ranges).order_by("position").values_list("body", flat=True)
+    return bodies
 
 
 def _find(responses: StoredResponseQuerySet, response_id: str) -> StoredResponse | None:

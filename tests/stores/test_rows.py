@@ -1,8 +1,11 @@
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from responses_ws.models import Chain, Project, StoredItem, StoredResponse
@@ -149,3 +152,74 @@ def test_nobody_deletes_another_project_s_response(project: Project) -> None:
 
     assert rows.delete(other.pk, "resp_mine") is None
     assert letters(project, "mine") == "ab"
+
+
+def plan_of(query: str) -> str:
+    """How the database would run it, where every row counts as many."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            # In small tables an index does not pay; what has none to use still shows.
+            cursor.execute("SET LOCAL enable_seqscan = off")
+            cursor.execute(f"EXPLAIN {query}")
+        else:
+            cursor.execute(f"EXPLAIN QUERY PLAN {query}")
+        return "\n".join(str(row) for row in cursor.fetchall())
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda project: rows.load(project.pk, "resp_end"), id="a chain of 2,000 items"),
+        pytest.param(lambda project: rows.load(project.pk, "resp_fork"), id="a fork"),
+        pytest.param(lambda project: rows.status_of(project.pk, "resp_end"), id="a status"),
+        pytest.param(lambda project: rows.exists(place_of(project, "resp_fork")), id="whether a place is there"),
+        pytest.param(lambda project: rows.find_items(project.pk, {"msg_7", "msg_8"}), id="items by their ids"),
+        pytest.param(lambda project: rows.delete(project.pk, "resp_end"), id="a deletion"),
+    ],
+)
+def test_nothing_is_looked_for_without_an_index(project: Project, look: Callable[[Project], Any]) -> None:
+    names = [str(number) for number in range(2000)]
+    with transaction.atomic():
+        chain = rows.save(
+            project_id=project.pk,
+            response={"id": "resp_end", "previous_response_id": None, "model": "m", "status": "completed"},
+            parent=None,
+            items=[item(name) for name in names],
+            input_end=1999,
+            expires_at=timezone.now() + timedelta(days=1),
+        )
+    save(project, "on", chain, "ab", input_end=2001)
+    save(project, "fork", chain, "cd", input_end=2001)
+
+    with transaction.atomic(), CaptureQueriesContext(connection) as captured:
+        assert look(project)
+        ran = [query["sql"] for query in captured.captured_queries]
+        plans = {sql: plan_of(sql) for sql in ran if sql.startswith(("SELECT", "UPDATE", "DELETE"))}
+
+    assert plans
+    for sql, plan in plans.items():
+        assert "Seq Scan" not in plan and "SCAN responses_ws" not in plan, f"{sql}\n{plan}"
+
+
+def test_a_fork_of_a_thousand_forks_loads_its_past(project: Project) -> None:
+    depth = 1200
+    chains = [UUID(int=number) for number in range(1, depth + 1)]
+    path = [(chain, number + 1) for number, chain in enumerate(chains)]
+    Chain.objects.bulk_create(
+        Chain(id=chain, project=project, root=chains[0], length=number + 1) for number, chain in enumerate(chains)
+    )
+    Chain.objects.filter(id=chains[-1]).update(path=[[str(chain), cut] for chain, cut in path[:-1]])
+    StoredItem.objects.bulk_create(
+        StoredItem(chain_id=chain, position=number, item_id=f"msg_{number}", body=f'{{"content": "{number % 10}"}}')
+        for number, chain in enumerate(chains)
+    )
+    place = Place(chains[-1], chains[0], tuple(path[:-1]), depth)
+    save(project, "twig", place, "xy", input_end=depth + 1)
+
+    assert letters(project, "twig") == "0123456789" * (depth // 10) + "xy"
+
+
+def place_of(project: Project, name: str) -> Place:
+    stored = rows.load(project.pk, name)
+    assert stored is not None
+    return stored.place
