@@ -34,7 +34,7 @@ def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
     tests that take this fixture.
     """
 
-    def note(number: int, what: str, **values: Any) -> None:
+    def note(number: int | str, what: str, **values: Any) -> None:
         figures = request.config.stash.setdefault(_FIGURES, [])
         figures.append({"figure": number, "what": what, **values, "test": request.node.nodeid})
 
@@ -51,7 +51,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     figures = config.stash.get(_FIGURES, [])
     if figures:
         terminalreporter.section("figures")
-    for figure in sorted(figures, key=lambda figure: figure["figure"]):
+    for figure in sorted(figures, key=lambda figure: str(figure["figure"])):
         terminalreporter.write_line(json.dumps(figure))
 
 

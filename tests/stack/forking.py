@@ -4,6 +4,8 @@ A test that kills forty servers has no time to import Django forty times. The pa
 thread, no event loop, no database connection; its children are servers, workers and snippets like any other.
 """
 
+import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -15,8 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.live import ROOT, START_SECONDS, Process
+from tests.live import ROOT, START_SECONDS, STOP_SECONDS, Process
 
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, see prctl(2)
 FORKER = [sys.executable, "-m", "tests.stack.forking"]
 
 
@@ -82,6 +85,8 @@ class Forker(Process):
         assert process.stdin is not None and process.stdout is not None
         # Its end of input is its end, and that of its children.
         process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
         code = super().stop()
         process.stdout.close()
         return code
@@ -132,8 +137,9 @@ def serve() -> None:
 
 def become(command: list[str], log: str, environment: dict[str, str]) -> None:
     """In the child: never returns."""
-    # A group of its own: what it forks is killed with it.
+    # A group of its own: what it forks is killed with it. And it does not outlive its parent, whatever becomes of that.
     os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):

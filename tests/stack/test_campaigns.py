@@ -30,7 +30,7 @@ CHECKPOINT_TOKENS = 64
 class Load:
     """Chains on ``count`` threads until the block ends; each goes on with its last acknowledged response.
 
-    ``servers`` are asked in turn: one that does not answer, or breaks off, is left for the next.
+    Each thread has a home among the ``servers``; while that does not answer, or breaks off, it tries the next.
     """
 
     def __init__(self, servers: list[Web], count: int, *, said: str) -> None:
@@ -53,14 +53,14 @@ class Load:
 
     def _work(self, number: int) -> None:
         last: Turn | None = None
-        position, was_cut = number, False
+        position, was_cut = number, False  # in the list of servers; whether the last turn just broke off
         while not self._stopping.is_set():
             server = self.servers[position % len(self.servers)]
             turn = server.client().turn(f"load {number}", previous=last, input=self.said)
             if turn.is_acknowledged:
                 if was_cut and turn.first_event_seconds is not None:
                     self.resumed.append(turn.first_event_seconds)
-                last, was_cut = turn, False
+                last, position, was_cut = turn, number, False
             else:
                 # Refused or cut: by the one that is killed, or because the database is away.
                 position, was_cut = position + 1, turn.terminal is None

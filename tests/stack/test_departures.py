@@ -31,7 +31,7 @@ def test_a_client_that_leaves_at_any_event_pays_for_what_was_made(
 
     statuses = [record["status"] for record in books["records"]]
     assert statuses.count("cancelled") > left_at / 2
-    figure(0, "clients cut at every event boundary (E-11)", target="billed is what was made", measured=left_at)
+    figure("E-11", "clients cut at every event boundary (E-11)", target="billed is what was made", measured=left_at)
 
 
 def test_the_reaper_and_a_living_owner_never_both_close_a_record(rig: Rig, well: Web) -> None:
