@@ -1,3 +1,5 @@
+import contextlib
+
 from django.apps import AppConfig
 
 
@@ -9,3 +11,8 @@ class ResponsesWsConfig(AppConfig):
     def ready(self) -> None:
         # Importing registers the checks.
         from . import checks  # noqa: F401
+        from .runtime import tracing
+
+        # Without the package there are no spans, and E006.
+        with contextlib.suppress(ImportError):
+            tracing.start()

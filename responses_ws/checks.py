@@ -2,6 +2,7 @@
 
 E001 an unknown or invalid setting · E002 a channel layer that drops idle sockets · E003 connections kept open per
 thread · E004 an in-process broker in production · E005 a dotted path that does not lead to the right class ·
+E006 spans that nobody can make ·
 W001 tasks that are delivered twice while they run · W002 nothing bills what no kick reached · W004 no ASGI ·
 W007 bodies that touch the disk · W008 a model's files that are not there · W009 one Redis for the
 broker and for chains.
@@ -9,6 +10,7 @@ broker and for chains.
 
 import dataclasses
 import difflib
+import importlib.util
 import math
 import typing
 from collections.abc import Iterable, Iterator
@@ -237,6 +239,19 @@ def safety_faults() -> Iterator[CheckMessage]:
         build(entries)
     except ValueError as exc:
         yield Error(f"RESPONSES_WS: {exc}.", hint=f"Every entry may have {', '.join(TERMS)}.", id="responses_ws.E001")
+
+
+@register()
+def check_tracing(**_kwargs: Any) -> list[CheckMessage]:
+    """E006: spans are asked for, and the package that makes them is not there."""
+    given = given_settings()
+    is_on = isinstance(given, dict) and given.get("TRACING") is True
+    if not is_on or importlib.util.find_spec("opentelemetry") is not None:
+        return []
+    hint = 'pip install "responses-ws[otel]", or set TRACING to False.'
+    return [
+        Error("RESPONSES_WS['TRACING'] is on, and opentelemetry is not installed.", hint=hint, id="responses_ws.E006")
+    ]
 
 
 @register()

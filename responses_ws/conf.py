@@ -78,6 +78,9 @@ class Settings:
     key: they hold no secrets. Off: 404."""
     METRICS_TOKEN: str = ""
     """The bearer token with which Prometheus may read ``/metrics`` of `responses_ws.monitoring`. Empty: 404."""
+    TRACING: bool = False
+    """Spans of turns for OpenTelemetry, through whatever provider your project has set up; needs the extra ``otel``.
+    Read when the process starts."""
     WEBSOCKET: bool = True
     """Off: every handshake is answered with 426, after which clients that can go to HTTP. Turns on open sockets go on.
     Under a server that cannot refuse with a status (daphne) the socket opens, gets that error, and closes with 1008.

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from responses_ws.runtime import tracing
+
 from .base import EngineError
 from .chat_errors import refusal
 from .sse import AnswerReader, EventSplitter
@@ -105,7 +107,7 @@ class HttpClient:
             EngineError: ``unavailable``.
         """
         url = self._url(path)
-        headers = {"Content-Type": "application/json", **(headers or {})}
+        headers = {"Content-Type": "application/json", **tracing.headers(), **(headers or {})}
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         tries_left = STALE_TRIES

@@ -83,6 +83,9 @@ class Request(msgspec.Struct, kw_only=True):
     prompt: Annotated[JsonObject, shape("StoredPrompt")] | None = None
     """A template of this project, and what to put into it."""
     prompt_cache_key: str | None = None
+    client_metadata: Any = None
+    """Whatever; only ``ws_request_header_traceparent`` and ``ws_request_header_tracestate`` in it mean something: the
+    trace that this turn belongs to."""
     background: bool | None = None
     stream: bool | None = None
     """HTTP: answer with server-sent events. On a socket without meaning."""

@@ -9,6 +9,7 @@ from responses_ws.engines.base import EngineError
 from responses_ws.engines.registry import Route, registry
 from responses_ws.protocol.sampling import Delta, Progress, Started
 from responses_ws.runtime.faults import faultpoint
+from responses_ws.runtime.tracing import NOTHING, Attributes, Span
 
 T = TypeVar("T")
 
@@ -84,7 +85,10 @@ class EngineCall(Call):
     ``call(route)`` makes the call for that replica; it is asked again for every one that is tried.
     """
 
-    def __init__(self, route: Route, call: Callable[[Route], Call], *, who: Hashable) -> None:
+    def __init__(self, route: Route, call: Callable[[Route], Call], *, who: Hashable, span: Span = NOTHING) -> None:
+        self._turn_span = span
+        self._span = NOTHING
+        """Of the replica that is asked."""
         self._route = route
         self._make = call
         self._who = who
@@ -123,12 +127,16 @@ class EngineCall(Call):
     async def _enter(self) -> None:
         while True:
             route = await self._attempts.next()
+            self._span = self._turn_span.child(f"chat {route.upstream}", _told_of(route), calls_out=True)
+            # The task that enters a call does nothing else.
+            self._span.make_current()
             try:
                 faultpoint("engine.before")
                 call = self._make(route)
                 self._batches = await call.__aenter__()
                 faultpoint("engine.after")
             except BaseException as exc:
+                self._span.__exit__(type(exc), exc, None)
                 try:
                     if not isinstance(exc, EngineError):
                         raise
@@ -141,11 +149,20 @@ class EngineCall(Call):
 
     async def _leave(self, *exc_info: Any) -> None:
         call, self._call = self._call, None
+        self._span.__exit__(*exc_info)
         try:
             if call is not None:
                 await call.__aexit__(*exc_info)
         finally:
             self._attempts.over(is_whole=self._has_spoken and exc_info[0] is None)
+
+
+def _told_of(route: Route) -> Attributes:
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": route.engine.name,
+        "gen_ai.request.model": route.upstream,
+    }
 
 
 async def ask(route: Route, question: Callable[[Route], Awaitable[T]], *, who: Hashable) -> T:

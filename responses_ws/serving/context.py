@@ -32,6 +32,7 @@ from responses_ws.rendering.formats import in_words, response_format, schema_of
 from responses_ws.rendering.hosted import parted
 from responses_ws.rendering.tools import Offer, ToolSet, after_obeyed
 from responses_ws.rendering.truncation import without_oldest
+from responses_ws.runtime.tracing import NOTHING, Span
 from responses_ws.stores.base import Place
 from responses_ws.tools.registry import tools as hosted_tools
 
@@ -78,6 +79,8 @@ class Asked(msgspec.Struct, kw_only=True):
     """Its conversation, once it is held; whoever runs the turn releases it."""
     queued: Queued | None = None
     """Where another process has queued it, or this one some time ago."""
+    span: Span = NOTHING
+    """The turn's, for those who measure its parts."""
     began: Callable[[str], None] | None = None
     """Called with the response's id before its first event."""
     ended: Callable[[str], None] | None = None

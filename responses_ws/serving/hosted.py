@@ -39,6 +39,7 @@ class HostedWork:
         request = asked.request
         self._include = frozenset(request.include or ())
         self._project_id = asked.principal.project_id
+        self._span = asked.span
         self._turn = turn
         self._mailbox = mailbox
         most = app_settings.limits.hosted_calls
@@ -177,6 +178,7 @@ class HostedWork:
     async def _call(self, item_id: str, kind: str, tool: dict[str, Any], name: str, arguments: str) -> None:
         hosted = tools.find(tool)
         assert hosted is not None, "only tools that somebody answers for are offered"
+        of = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": hosted.name, "gen_ai.tool.type": "extension"}
         result: Outcome | ToolError
         try:
             job = Job(
@@ -186,7 +188,9 @@ class HostedWork:
                 project_id=self._project_id,
                 include=self._include,
             )
-            result = await _within(hosted.seconds, hosted.run(job, partial(self._tell, item_id, kind)))
+            with self._span.child(f"execute_tool {hosted.name}", of) as span:
+                span.make_current()
+                result = await _within(hosted.seconds, hosted.run(job, partial(self._tell, item_id, kind)))
             result = msgspec.structs.replace(result, output=_shortened(result.output, hosted.output_bytes))
         except Exception as exc:
             result = self._error_of(exc, hosted)

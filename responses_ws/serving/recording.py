@@ -21,6 +21,7 @@ from responses_ws.protocol.usage import Usage
 from responses_ws.runtime import background, dbpool, logs, metrics, sql
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.faults import faultpoint
+from responses_ws.runtime.tracing import NOTHING, Span
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
 from responses_ws.stores import conversations, events, rows, runs
@@ -84,9 +85,11 @@ class Record:
         received_at: float,
         count: Callable[[], Usage],
         ticket: Ticket | None = None,
+        span: Span = NOTHING,
     ) -> None:
         self._principal = principal
         self._ticket = ticket
+        self._span = span
         self._received_at = received_at
         """When it was asked for, by `time.perf_counter`."""
         self.first_token_ms: float | None = None
@@ -277,6 +280,8 @@ class Record:
         for step in self._token_steps:
             if step.path is not None:
                 metrics.step_rendered(model, step.path, step.rendered_tokens)
+        if self._span is not NOTHING:
+            self._tell_span(status, usage, reason)
         if logs.access.isEnabledFor(logging.INFO):
             details = {
                 "transport": self._row["transport"],
@@ -288,6 +293,24 @@ class Record:
                 **_counts(usage),
             }
             logs.came_to_pass("turn ended", details)
+
+    def _tell_span(self, status: str, usage: Usage, reason: str) -> None:
+        self._span.set(
+            {
+                "gen_ai.response.id": self.response_id,
+                "gen_ai.response.model": self._row["model"],
+                "gen_ai.response.finish_reasons": [reason[:64] or status],
+                "gen_ai.usage.input_tokens": usage.input_tokens,
+                "gen_ai.usage.output_tokens": usage.output_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+                "gen_ai.response.time_to_first_chunk": self.first_token_ms and self.first_token_ms / 1000,
+                "responses_ws.project_id": self._principal.project_id,
+                "responses_ws.key_id": self._principal.api_key_id,
+            }
+        )
+        if status == "failed":
+            self._span.fail(reason[:64] or status)
 
     def _tell(self, status: str, usage: Usage) -> None:
         """In a thread of the pool."""

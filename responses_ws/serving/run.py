@@ -94,6 +94,7 @@ class Run:
             received_at=self.asked.received_at,
             count=self._usage,
             ticket=self.asked.ticket,
+            span=self.asked.span,
         )
         self._step: Step | None = None
         """The engine call that runs or has just run; None while the response waits for outputs."""
@@ -681,7 +682,8 @@ class Run:
 
     async def _settle(self, usage: Usage, said: Said | None = None) -> Link:
         said = said or self._said()
-        return await settle(self._context, self._turn, self._record, usage, said=said, begun=self._place)
+        with self.asked.span.child("settle"):
+            return await settle(self._context, self._turn, self._record, usage, said=said, begun=self._place)
 
     def _stored(self, output: list[Item]) -> Stored:
         return to_store(self._context, self._turn, output, begun=self._place)

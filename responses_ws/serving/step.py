@@ -62,7 +62,7 @@ class Step:
         if context.left_out:
             logger.info("Response %s: %d old items are left out of its context", turn.id, context.left_out)
         self._prepare()
-        call = EngineCall(context.route, self._call, who=context.asked.connection)
+        call = EngineCall(context.route, self._call, who=context.asked.connection, span=context.asked.span)
         self._sampling = SamplingStep(call, mailbox, gave_up=call.fell_silent)
 
     def spoke(self) -> None:

@@ -16,6 +16,7 @@ from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.base import Ask, Draft, EngineDraft, OutputParser, Path, Renderer
 from responses_ws.rendering.chat import ChatPrompt
 from responses_ws.rendering.tokens import TokenLog
+from responses_ws.runtime import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +232,8 @@ class _TokenCall(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):
         self._route = route
 
     async def __aenter__(self) -> "_TokenCall":
-        request = await self._step.render(self._route)
+        with tracing.here("render"):
+            request = await self._step.render(self._route)
         self._call = self._route.engine.generate(_addressed(request, self._route))
         self._batches = await self._call.__aenter__()
         self._step._begin(request)

@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager, closing
 from responses_ws.connection.state import unheard_steer
 from responses_ws.protocol.errors import ApiError, Interrupted
 from responses_ws.protocol.steering import Steer
-from responses_ws.runtime import metrics
+from responses_ws.runtime import metrics, tracing
 from responses_ws.runtime.drain import running_turn
 
 from .admission import enter
@@ -30,10 +30,12 @@ async def run_turn(asked: Asked) -> Frames:
     """
     ticket = asked.ticket = asked.ticket or await enter(asked.principal, transport=asked.transport)
     mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
-    with running_turn(lambda: mailbox.put(Interrupted())), closing(ticket):
+    span = asked.span = tracing.turn(asked.request.model, asked.transport, asked.request.client_metadata)
+    with running_turn(lambda: mailbox.put(Interrupted())), closing(ticket), span:
         async with conversation_let_go(asked):
             try:
-                context = await open_context(asked)
+                with span.child("load context"):
+                    context = await open_context(asked)
                 ticket.reserve(context.estimated_input_tokens())
                 run = Run(context, mailbox)
             except ApiError as error:

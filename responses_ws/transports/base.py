@@ -9,7 +9,7 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
 from responses_ws.protocol.errors import ApiError
-from responses_ws.runtime import logs
+from responses_ws.runtime import logs, tracing
 from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.stamps import stamps
@@ -45,6 +45,7 @@ class ApiView(APIView):
         began = time.perf_counter()
         request_id = new_id("req")
         logs.about(request_id=request_id)
+        tracing.received(request.headers)
         response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
         for name, value in stamps(request_id, began).items():
             response[name] = value

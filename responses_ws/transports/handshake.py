@@ -17,7 +17,7 @@ from responses_ws.protocol.errors import (
     WebSocketOff,
     websocket_error,
 )
-from responses_ws.runtime import connections, logs, metrics
+from responses_ws.runtime import connections, logs, metrics, tracing
 from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.stamps import stamps
@@ -47,6 +47,7 @@ class Handshake:
         request_id = new_id("req")
         logs.about(connection_id=request_id)
         headers = scope_headers(scope)
+        tracing.received(headers)
         project = ""
         try:
             refuse_while_draining()

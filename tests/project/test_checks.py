@@ -50,6 +50,7 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param([], "E001", "not a dict", id="not a dict"),
         pytest.param({"ENGIENS": {}}, "E001", "Did you mean 'ENGINES'?", id="typo"),
         pytest.param({"ZZZ": {}}, "E001", "Known are: ", id="nothing like it"),
+        pytest.param({"TRACING": 1}, "E001", "TRACING", id="spans for a number"),
         pytest.param({"STORE_DAYS": "30"}, "E001", "STORE_DAYS", id="wrong type"),
         pytest.param({"LIMITS": {"max_item": 1}}, "E001", "Did you mean 'max_items'?", id="typo in a limit"),
         pytest.param({"LIMITS": {"queued_turns": "many"}}, "E001", "queued_turns", id="limit of a wrong type"),

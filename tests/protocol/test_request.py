@@ -34,7 +34,7 @@ def test_every_optional_field_may_be_null(field: str) -> None:
 
 
 def test_unknown_fields_are_ignored() -> None:
-    sent_by_codex = {"client_metadata": {"a": 1}, "stream_options": {"include_obfuscation": True}, "stream_id": 5}
+    sent_by_codex = {"prompt_cache_options": {"a": 1}, "stream_options": {"include_obfuscation": True}, "stream_id": 5}
 
     assert decode(**sent_by_codex) == decode()
 
@@ -90,6 +90,7 @@ TAKES = {
     "user": {"str"},
     "prompt": {"object"},
     "prompt_cache_key": {"str"},
+    "client_metadata": set(JSON_TYPES),
     "background": {"bool"},
     "stream": {"bool"},
     "generate": {"bool"},
