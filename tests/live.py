@@ -180,9 +180,10 @@ class Server(Process):
 
     ``limits`` override single limits of the app, ``rates`` are those of every key. ``tokens`` is what its scripted
     engine says it has made. ``engines`` are more entries of ``ENGINES``, each with a model of its name, which its
-    server calls ``scripted``; ``models`` are more entries of ``MODELS``, ``tools`` its hosted tools. Servers with one
-    ``directory`` share a database and, with one ``redis_url``, what is there; nothing else. ``arguments`` are more of
-    `responses_ws_serve`, and ``wrapper`` is a command that runs it.
+    server calls ``scripted``; ``models`` are more entries of ``MODELS``, ``tools`` its hosted tools. With
+    ``leaves_background`` it only accepts background responses. Servers with one ``directory`` share a database and,
+    with one ``redis_url``, what is there; nothing else. ``arguments`` are more of `responses_ws_serve`, and ``wrapper``
+    is a command that runs it.
     """
 
     def __init__(
@@ -197,6 +198,7 @@ class Server(Process):
         tools: dict[str, dict[str, Any]] | None = None,
         rates: dict[str, int] | None = None,
         redis_url: str = "",
+        leaves_background: bool = False,
         arguments: Sequence[str] = (),
         wrapper: Sequence[str] = (),
     ) -> None:
@@ -215,6 +217,7 @@ class Server(Process):
             "MORE_MODELS": json.dumps(models or {}),
             "RATES": json.dumps(rates or {}),
             "REDIS_URL": redis_url,
+            "BACKGROUND_RUNNERS": "1" if leaves_background else "0",
         }
         self.database = directory / "db.sqlite3"
         command = [*wrapper, sys.executable, "manage.py", "responses_ws_serve", "--port", "0", *arguments]
@@ -276,6 +279,17 @@ class Server(Process):
         """The usage record of a response, once it has ended."""
         sql = "SELECT * FROM responses_ws_usagerecord WHERE response_id = ? AND status != 'in_progress'"
         return until(lambda: self.rows(sql, response_id), f"the usage record of {response_id}")[0]
+
+
+class Runner(Server):
+    """A process that runs background responses, for servers of the same ``directory``."""
+
+    def __init__(self, *, directory: Path, name: str, limits: dict[str, float] | None = None) -> None:
+        super().__init__(directory=directory, name=name, limits=limits)
+        self.command = [sys.executable, "manage.py", "responses_ws_background", "--concurrency", "8"]
+
+    def wait_until_ready(self) -> None:
+        self.said("^Running background responses, 8 at once")
 
 
 class TokenLog:

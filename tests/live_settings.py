@@ -13,4 +13,5 @@ for name, engine in json.loads(os.environ.get("MORE_ENGINES", "{}")).items():
     RESPONSES_WS["ENGINES"][name] = engine
     RESPONSES_WS["MODELS"][name] = {"ENGINE": name, "UPSTREAM": "scripted"}
 RESPONSES_WS["MODELS"] |= json.loads(os.environ.get("MORE_MODELS", "{}"))
+RESPONSES_WS["BACKGROUND_RUNNERS"] = os.environ.get("BACKGROUND_RUNNERS") == "1"
 RESPONSES_WS["RATES"] = json.loads(os.environ.get("RATES", "{}"))

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from tests.live import Server, until
+from tests.live import Runner, Server, until
 
 pytestmark = pytest.mark.conformance
 
@@ -202,3 +202,37 @@ def test_whoever_is_left_goes_on_with_what_a_killed_process_ran(database: Path, 
     assert response.status == "failed" and response.error is not None and response.error.code == "server_error"
     assert response.usage is not None and response.usage.output_tokens > 0
     assert response == client.responses.retrieve(response.id)
+
+
+def test_processes_of_their_own_run_what_web_workers_accept(tmp_path: Path) -> None:
+    """Nothing runs while there is none; one is killed within a response, another one ends it and leaves in peace."""
+    web = Server(directory=tmp_path, name="web", leaves_background=True)
+    web.migrate()
+    key = web.create_key("runners")
+    with web, OpenAI(base_url=web.base_url, api_key=key, max_retries=0) as client:
+        stream = iter(client.responses.create(model="scripted", input=LATE, background=True, stream=True))
+        events = [next(stream) for _ in range(2)]
+        response_id = events[0].response.id
+        assert client.responses.retrieve(response_id).status == "queued"
+
+        with Runner(directory=tmp_path, name="first", limits={"background_lease_seconds": 2}) as first:
+            events.append(next(stream))
+            assert client.responses.retrieve(response_id).status == "in_progress"
+            first.signal(signal.SIGKILL)
+        with Runner(directory=tmp_path, name="second") as second:
+            events += stream
+            waiting = client.responses.create(model="scripted", input=LATE, background=True)
+            until(lambda: client.responses.retrieve(waiting.id).status == "in_progress", "the runner to take it")
+            second.signal(signal.SIGTERM)
+            until(lambda: client.responses.retrieve(waiting.id).status == "queued", "it to be handed back")
+            assert second.stop() == 0
+            assert not second.trouble(), second.output()
+        cancelled = client.responses.cancel(waiting.id)
+
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert [event.type for event in events if event.type in TERMINAL] == ["response.completed"]
+        assert events[-1].response == client.responses.retrieve(response_id)
+        assert (cancelled.status, cancelled.output) == ("cancelled", [])
+        record = web.usage(response_id)
+        assert (record["status"], record["output_tokens"]) == ("completed", events[-1].response.usage.output_tokens)
+        assert not web.trouble(), web.output()

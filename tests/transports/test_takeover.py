@@ -20,10 +20,13 @@ from responses_ws.serving import jobs as running_jobs
 from responses_ws.serving import runner
 from responses_ws.stores.memory import hot_tier
 from tests.protocol import grammar
+from tests.serving.hosted import NOTES, Notebook, calls, note, run_here, script
 from tests.waiting import until
 
 from .test_background import begun, cancel, frames_of, get, until_status
 from .test_views import KeyClient, create, post
+
+__all__ = ["run_here"]
 
 SLOW = "!ttft 60000 hello"
 ENDLESS = "!tokens 2000 !rate 100 hello"
@@ -134,6 +137,20 @@ async def test_the_process_that_was_thought_dead_has_lost(client: AsyncClient, c
     assert events[-1]["response"] == response
     assert (record.status, record.output_tokens) == (response["status"], response["usage"]["output_tokens"])
     assert not [entry for entry in caplog.records if entry.levelname == "ERROR"]
+
+
+async def test_a_tool_is_not_called_twice(client: AsyncClient, run_here: None) -> None:
+    """Nobody has been told anything; but what a tool has done cannot be undone by beginning again."""
+    script(calls(note("wait")), "Done.")
+    response_id = await asked(client, "Note.", tools=[NOTES])
+    await asyncio.wait_for(Notebook.began.wait(), 10)
+    await die(response_id)
+
+    runner.take_over(4)
+    response = await until_status(client, response_id, "completed", "failed")
+
+    assert (response["status"], len(Notebook.jobs)) == ("failed", 1)
+    assert (await UsageRecord.objects.aget()).status == "abandoned"
 
 
 async def test_the_reaper_leaves_to_a_runner_what_may_still_find_one(client: AsyncClient) -> None:
