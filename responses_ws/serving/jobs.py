@@ -149,7 +149,7 @@ class Job:
 
     def drain(self) -> None:
         """The process is to end: what has not begun goes to another one."""
-        if not self._has_output:
+        if not self._has_output and not self._run.record.has_effects:
             self.leave()
 
     def stop(self) -> None:

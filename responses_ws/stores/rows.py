@@ -246,7 +246,11 @@ def delete(project_id: int, response_id: str) -> Deleted | None:
     responses = StoredResponse.objects.filter(doomed, project_id=project_id)
     ids = set(responses.values_list("id", flat=True))
     # First: whoever writes about one that runs holds this row, and then others.
-    BackgroundRun.objects.filter(pk__in=ids).delete()
+    ended = BackgroundRun.objects.filter(pk__in=ids)
+    # A process that runs one of them lets go itself.
+    holders = ended.waiting().exclude(holder="").values_list("holder", flat=True)
+    Conversation.objects.filter(holder__in=list(holders)).update(holder="", locked_until=None)
+    ended.delete()
     responses.update(deleted_at=timezone.now(), body="{}")
     ResponseEvents.objects.filter(project_id=project_id, response_id__in=ids).delete()
     Flag.objects.filter(project_id=project_id).forget(ids)

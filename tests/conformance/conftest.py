@@ -33,7 +33,8 @@ def server(database: Path, model_server: ModelServer) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def second(database: Path, model_server: ModelServer) -> Iterator[Server]:
     """Another process, impatient with its engines. It shares a database with the first, and nothing else."""
-    limits = {"engine_first_delta_seconds": 0.5, "engine_next_delta_seconds": 0.5}
+    # What others have left in the background wants more patience: it takes over nothing.
+    limits = {"engine_first_delta_seconds": 0.5, "engine_next_delta_seconds": 0.5, "background_turns": 0}
     with Server(directory=database, name="second", engine_url=model_server.url, limits=limits) as running:
         yield running
         assert not running.trouble(), running.output()

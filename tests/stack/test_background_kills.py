@@ -79,7 +79,8 @@ def test_a_background_response_outlives_its_process_wherever_that_is_killed(
     for thread in threads:
         thread.join()
     assert [web.died() for web in doomed] == [-signal.SIGKILL] * len(faults)
-    rig.interrupted(len(faults))
+    # On a slow machine one of them may have taken over what another had left.
+    rig.interrupted(2 * len(faults))
     client = well.client()
     # Output that comes in fewer runs than expected ends before the process does.
     told = {

@@ -253,6 +253,19 @@ async def test_web_workers_leave_all_of_it_to_runners(client: AsyncClient, setti
     assert (await until_status(client, queued["id"], "completed", "failed"))["status"] == "completed"
 
 
+async def test_deleting_what_waits_frees_its_conversation(client: AsyncClient, settings: Any) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "BACKGROUND_RUNNERS": True}
+    created = (await client.post("/v1/conversations", b"{}", content_type="application/json")).json()
+    queued = await create(client, "hello", background=True, conversation=created["id"])
+    held = await post(client, {"model": "scripted", "input": "x", "conversation": created["id"]})
+
+    await client.delete(f"/v1/responses/{queued['id']}")
+
+    assert held.json()["error"]["code"] == "conversation_locked"
+    assert not await BackgroundRun.objects.aexists()
+    assert (await post(client, {"model": "scripted", "input": "x", "conversation": created["id"]})).status_code == 200
+
+
 async def test_too_many_that_wait_are_refused(client: AsyncClient, settings: Any) -> None:
     limits = {"background_waiting": 1}
     settings.RESPONSES_WS = {**settings.RESPONSES_WS, "BACKGROUND_RUNNERS": True, "LIMITS": limits}
