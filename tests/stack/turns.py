@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -105,7 +105,7 @@ class Client:
         try:
             with self.socket() as opened:
                 opened.follow(turn, began)
-        except (ConnectionClosed, OSError, EOFError):
+        except (WebSocketException, OSError, EOFError):
             pass
         return turn
 
