@@ -4,6 +4,9 @@ PY := $(VENV)/bin/python
 VENV6 := .venv-django6
 DJANGO6 := Django>=6.0,<6.2
 PURE_ROOMS := protocol connection rendering
+JOBS ?= 2
+# File by file, since a file has its servers, and in the order of tests/conftest.py.
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
@@ -31,10 +34,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 run: $(VENV)/.installed ## serve the demo [HOST=127.0.0.1] [PORT=8000] [ENGINE_URL=http://…/v1] [ENGINE_API_KEY=…]
 	@exec $(PY) manage.py responses_ws_demo --host $(HOST) --port $(PORT) $(if $(ENGINE_URL),--engine-url $(ENGINE_URL))
 
-test: test-django5 test-django6 ## run the tests, on Django 6.x too where a newer Python is found
+test: test-django5 test-django6 ## run the tests, on Django 6.x too where a newer Python is found [JOBS=2] [ARGS=…]
 
 test-django5: $(VENV)/.tests ## run the tests on the reference stack only
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 $(VENV)/.tests: $(VENV)/.installed
 	@echo "Installing what the tests need"
@@ -54,7 +57,7 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 		fi; \
 		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
 		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not stack and not conformance" \
-			$(PURE_ROOMS:%=--ignore=tests/%) -p no:cacheprovider $(ARGS)
+			$(PURE_ROOMS:%=--ignore=tests/%) $(PARALLEL) -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, import-linter
 	$(VENV)/bin/ruff check .

@@ -23,8 +23,6 @@ from tests.live import McpServer, Redis
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
-_FIGURES = pytest.StashKey[list[dict[str, Any]]]()
-
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
@@ -35,24 +33,29 @@ def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
     """
 
     def note(number: int | str, what: str, **values: Any) -> None:
-        figures = request.config.stash.setdefault(_FIGURES, [])
-        figures.append({"figure": number, "what": what, **values, "test": request.node.nodeid})
+        noted = {"figure": number, "what": what, **values, "test": request.node.nodeid}
+        # Goes with the test's report, also out of the processes of `make test`.
+        request.node.user_properties.append(("figure", json.dumps(noted)))
 
     return note
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "figure" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.figures)
+    if hasattr(config, "workerinput"):
+        # Where several run the tests, the long files come first, so that none is waited for at the end.
+        items.sort(key=lambda item: item.get_closest_marker("stack") is None)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    figures = config.stash.get(_FIGURES, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
+    figures = [value for report in reports for name, value in report.user_properties if name == "figure"]
     if figures:
         terminalreporter.section("figures")
-    for figure in sorted(figures, key=lambda figure: str(figure["figure"])):
-        terminalreporter.write_line(json.dumps(figure))
+    for figure in sorted(figures, key=lambda figure: str(json.loads(figure)["figure"])):
+        terminalreporter.write_line(figure)
 
 
 @pytest.fixture(autouse=True)
