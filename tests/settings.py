@@ -16,3 +16,5 @@ SECRET_KEY = "tests"
 
 # In messages a word is a token, which tests can count. Those with live servers ask the scripted model in token ids.
 RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_IDS"] = False
+# What a turn does when these pass is tested where they are set; a busy machine must not get there by itself.
+RESPONSES_WS["LIMITS"] = {"created_seconds": 10.0, "redis_seconds": 10.0}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 async def until(probe: Callable[[], T], what: str, *, seconds: float = SECONDS) -> T:

@@ -34,17 +34,17 @@ def server(database: Path, model_server: ModelServer) -> Iterator[Server]:
 def second(database: Path, model_server: ModelServer) -> Iterator[Server]:
     """Another process, impatient with its engines. It shares a database with the first, and nothing else."""
     # What others have left in the background wants more patience: it takes over nothing.
-    limits = {"engine_first_delta_seconds": 0.5, "engine_next_delta_seconds": 0.5, "background_turns": 0}
+    limits = {"engine_first_delta_seconds": 2.0, "engine_next_delta_seconds": 2.0, "background_turns": 0}
     with Server(directory=database, name="second", engine_url=model_server.url, limits=limits) as running:
         yield running
         assert not running.trouble(), running.output()
 
 
 @pytest.fixture(scope="session")
-def restless(database: Path) -> Iterator[Server]:
+def restless(database: Path, model_server: ModelServer) -> Iterator[Server]:
     """Another process, whose clients are told ten times a second that it lives."""
     limits = {"keep_alive_seconds": 0.1, "created_seconds": 0.02}
-    with Server(directory=database, name="restless", limits=limits) as running:
+    with Server(directory=database, name="restless", engine_url=model_server.url, limits=limits) as running:
         yield running
         assert not running.trouble(), running.output()
 

@@ -55,7 +55,8 @@ async def test_seventeen_lanes_run_sixteen_at_once(door: Door, model: str) -> No
 
     async with door.socket() as socket:
         for name in names:
-            await socket.create(model, stream_id=name, input="!tokens 20 !rate 200", store=False)
+            # Long enough that on any machine the sixteenth has begun before the first has ended.
+            await socket.create(model, stream_id=name, input="!tokens 20 !rate 8", store=False)
         lanes = await rest(socket, 17)
 
     assert sorted(map(str, lanes)) == sorted(names)
@@ -73,7 +74,7 @@ async def test_seventeen_lanes_run_sixteen_at_once(door: Door, model: str) -> No
 
 async def test_the_default_lane_runs_beside_named_ones(door: Door) -> None:
     async with door.socket() as socket:
-        await socket.create(stream_id="slow", input="!tokens 40 !rate 100", store=False)
+        await socket.create(stream_id="slow", input="!tokens 40 !rate 20", store=False)
         await socket.wait_for("response.output_text.delta")
         await socket.create(input="quick", store=False)
         first = await rest(socket, 1)
@@ -117,7 +118,7 @@ async def test_the_33rd_name_is_refused_and_the_others_go_on(door: Door) -> None
 async def test_too_many_waiting_creates_are_refused_for_now(door: Door) -> None:
     async with door.socket() as socket:
         first = response_of(await socket.turn(input="x", store=False))
-        await socket.create(previous_response_id=first["id"], input="!tokens 20 !rate 40", store=False)
+        await socket.create(previous_response_id=first["id"], input="!tokens 20 !rate 10", store=False)
         for _ in range(33):
             await socket.create(input="x", generate=False, store=False)
         refused = await socket.wait_for("error")
@@ -179,7 +180,7 @@ async def test_an_engine_that_fails_takes_an_unstored_parent_not_a_stored_one(
 
 async def test_a_response_that_still_runs_cannot_be_continued(door: Door) -> None:
     async with door.socket() as socket:
-        await socket.create(stream_id="a", input="!tokens 40 !rate 200", store=True)
+        await socket.create(stream_id="a", input="!tokens 40 !rate 20", store=True)
         running = (await socket.receive())["response"]["id"]
         await socket.create(stream_id="b", previous_response_id=running, input="x")
         refused = await socket.wait_for("error")

@@ -16,8 +16,9 @@ from .tools import WEATHER
 
 pytestmark = pytest.mark.conformance
 
-SECONDS = 0.6
-GRACE = 1.2
+# A turn that takes two seconds begins before the one, and ends before the other, on a busy machine too.
+SECONDS = 1.0
+GRACE = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ async def test_the_server_waits_for_the_client_s_close_frame(short: Server, key:
 
 async def test_a_running_turn_may_end_and_all_others_are_refused(short: Server, key: str) -> None:
     async with Door(short, key).socket() as socket:
-        await socket.create(input="!tokens 30 !rate 25", store=False)
+        await socket.create(input="!tokens 30 !rate 15", store=False)
         await socket.create(input="waits", store=False)
         refused = False
         while not refused:

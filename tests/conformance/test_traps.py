@@ -166,8 +166,9 @@ async def test_trap_7_a_fork_binds_its_parent_before_in_progress(door: Door) -> 
 async def test_trap_8_queue_do_not_refuse(door: Door) -> None:
     """A busy lane and the 17th turn wait; only so many; and no refusal closes the socket."""
     async with door.socket() as socket:
-        for number in range(17):
-            await socket.create(stream_id=str(number), input="!tokens 10 !rate 100", store=False)
+        await socket.create(stream_id="0", input="!tokens 10 !rate 4", store=False)
+        for number in range(1, 17):
+            await socket.create(stream_id=str(number), input="!tokens 10 !rate 10", store=False)
         for _ in range(33):
             await socket.create(stream_id="0", input="!tokens 1", store=False)
         ends = []

@@ -12,7 +12,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
 
 SETTINGS = """
 INSTALLED_APPS = ["daphne", *INSTALLED_APPS, "channels", "rest_framework", "responses_ws"]
@@ -81,7 +82,7 @@ class FreshProject:
         finally:
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(STOP_SECONDS)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

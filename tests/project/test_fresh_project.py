@@ -10,7 +10,7 @@ from openai import AuthenticationError, OpenAI
 
 from tests.live import until
 
-from .fresh_project import FreshProject, children, free_port, is_gone
+from .fresh_project import STOP_SECONDS, FreshProject, children, free_port, is_gone
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_several_workers_share_a_port_and_one_that_dies_is_replaced(project: tup
             answers = [client.responses.create(model="scripted", input="Hello").output_text for _ in range(4)]
         workers = children(fresh.server.pid)
         fresh.server.terminate()
-        code = fresh.server.wait(15)
+        code = fresh.server.wait(STOP_SECONDS)
 
     assert answers == ['You said: "Hello"'] * 4
     assert code == 0

@@ -66,7 +66,8 @@ async def test_everything_is_told_in_order(call: Call) -> None:
     assert not call.is_open
 
 
-async def test_leaving_closes_the_call_before_it_was_accepted(call: Call) -> None:
+async def test_leaving_closes_the_call_before_it_was_accepted(call: Call, limits: Any) -> None:
+    limits(created_seconds=0.01)
     call.accepting.clear()
     mailbox: Mailbox[Word] = Mailbox()
     step = SamplingStep(call(), mailbox)

@@ -67,7 +67,7 @@ async def test_an_undecodable_create_takes_its_turn_in_the_lane(api_key: ApiKey)
 
 async def test_lanes_run_side_by_side_and_are_told_apart(api_key: ApiKey) -> None:
     async with ResponsesCommunicator(api_key.secret) as socket:
-        await socket.create(**CREATE, input="!tokens 50 !rate 100 slow", stream_id="slow")
+        await socket.create(**CREATE, input="!tokens 50 !rate 25 slow", stream_id="slow")
         await socket.create(**CREATE, input="fast", stream_id="fast")
         first, second = await socket.receive_turn(), await socket.receive_turn()
 
@@ -138,10 +138,10 @@ async def test_a_client_that_leaves_frees_the_engine_and_is_recorded(api_key: Ap
 
 
 async def test_the_age_limit_lets_the_running_turn_finish(api_key: ApiKey, settings: Any) -> None:
-    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"connection_seconds": 0.2}}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"connection_seconds": 0.7}}
 
     async with ResponsesCommunicator(api_key.secret) as socket:
-        await socket.create(**CREATE, input="!tokens 40 !rate 100 slow")
+        await socket.create(**CREATE, input="!tokens 40 !rate 40 slow")
         await socket.create(**CREATE, input="waiting")
         events = [await socket.receive()]
         while events[-1]["type"] != "websocket.close":
@@ -155,7 +155,7 @@ async def test_the_age_limit_lets_the_running_turn_finish(api_key: ApiKey, setti
 
 
 async def test_a_turn_beyond_the_grace_is_cut_off_loudly(api_key: ApiKey, settings: Any) -> None:
-    limits = {"connection_seconds": 0.05, "connection_grace_seconds": 0.05}
+    limits = {"connection_seconds": 0.5, "connection_grace_seconds": 0.05}
     settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": limits}
 
     async with ResponsesCommunicator(api_key.secret) as socket:
