@@ -46,7 +46,7 @@ class ProjectAdmin(admin.ModelAdmin):
     list_filter = ("organization",)
     list_select_related = ("organization",)
     search_fields = ("name", "organization__name")
-    fields = ("organization", "name", *RATES, "keeps_excerpts", "zero_retention", "created_at")
+    fields = ("organization", "name", *RATES, "keeps_excerpts", "zero_retention", "sealed_fallback", "created_at")
     readonly_fields = ("created_at",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:

@@ -17,8 +17,8 @@ CONTINUABLE = frozenset({"completed", "incomplete"})
 class Link(msgspec.Struct, kw_only=True):
     """A finished response with everything that its continuation needs. Not changed once made.
 
-    ``prompt``, ``tools``, ``route``, ``safety``, ``place`` and ``copied`` are opaque here: they are typed by the rooms
-    above (rendering, rendering, engines, serving, stores, rendering).
+    ``prompt``, ``tools``, ``route``, ``safety``, ``place``, ``fallback`` and ``copied`` are opaque here: they are typed
+    by the rooms above (rendering, rendering, engines, serving, stores, stores, rendering).
     """
 
     response_id: str
@@ -47,6 +47,8 @@ class Link(msgspec.Struct, kw_only=True):
     """Bytes that the whole context takes in memory, roughly."""
     place: Any = None
     """Where a stored chain is kept; None when nothing of it is stored. Of a conversation, it may end before it does."""
+    fallback: Any = None
+    """Where an unstored chain is kept for a client that loses its socket; None where it is not."""
     copied: Any = None
     """The token ids of the prompt, as far as they are kept beside the items; None where they are not."""
     position: int = 0

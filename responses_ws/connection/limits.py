@@ -110,6 +110,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Connections to Redis per process; who finds none free waits no longer than for an answer."""
     redis_chain_seconds: float = 86_400.0
     """How long a stored chain stays in Redis after its last turn. It is put back when it is read from the database."""
+    redis_sealed_seconds: float = 600.0
+    """How long an unstored chain can be found again by a client that has lost its socket, where its project wants that.
+    No longer than what is being written when a server goes is worth."""
     redis_chain_bytes: int = 8 * 1024 * 1024
     """A longer chain is not kept in Redis. All of it has to come within ``redis_seconds``."""
     redis_ids_from: int = 1000

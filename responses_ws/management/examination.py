@@ -20,7 +20,7 @@ from django.utils import timezone
 from responses_ws.conf import app_settings
 from responses_ws.engines.base import EngineError, Health
 from responses_ws.engines.registry import Route, registry
-from responses_ws.models import Price
+from responses_ws.models import Price, Project
 from responses_ws.protocol.errors import InvalidRequest
 from responses_ws.runtime.redis import is_cluster
 
@@ -157,6 +157,8 @@ def redis_server() -> Iterator[Finding]:
     if keeps_on_disk:
         advice = "--save '' --appendonly no: everything in it is in the database, too."
         yield Finding(subject="Redis", detail="it writes what it holds to disk", cure=advice)
+        if Project.objects.filter(sealed_fallback=True).exists():
+            yield fault("Redis", "it writes unstored chains to disk, sealed (sealed fallback of projects)", advice)
 
 
 def _is_saved(client: "redis.Redis") -> bool:

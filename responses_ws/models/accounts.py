@@ -77,6 +77,11 @@ class Project(Rated):
         "keeps excerpts", default=False, help_text="Flags on stored responses hold the words that they are about."
     )
     zero_retention = _zero_retention("Nothing that is said in this project is kept, whatever its requests say.")
+    sealed_fallback = models.BooleanField(
+        "sealed fallback",
+        default=False,
+        help_text="Unstored chains outlive their socket by ten minutes: in Redis, sealed with a key of the client's.",
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = ProjectQuerySet.as_manager()

@@ -24,6 +24,8 @@ class Principal(msgspec.Struct, frozen=True):
     """Empty: all."""
     zero_retention: bool = False
     """Nothing that is said is kept: ``store`` is false whatever a request says, and what needs keeping is refused."""
+    sealed_fallback: bool = False
+    """What is not stored may be kept for a while where only the client can open it."""
     rates: Rates = Rates()
     """What is said of this key; ``RESPONSES_WS["RATES"]`` says the rest."""
 

@@ -34,6 +34,7 @@ from responses_ws.rendering.tools import Offer, ToolSet, after_obeyed
 from responses_ws.rendering.truncation import without_oldest
 from responses_ws.runtime.tracing import NOTHING, Span
 from responses_ws.stores.base import Place
+from responses_ws.stores.fallback import SealedFallback
 from responses_ws.tools.registry import tools as hosted_tools
 
 from .admission import Principal, Ticket
@@ -67,6 +68,8 @@ class Asked(msgspec.Struct, kw_only=True):
     """Where it is promised to somebody already: then a failed response is kept too."""
     chains: Chains | None = None
     """The connection's memory; None over HTTP."""
+    fallback: SealedFallback | None = None
+    """Where what is not stored may be found again on another connection."""
     mailbox: Mailbox[Word] | None = None
     """Where others may speak to the running turn; the turn makes its own where nobody does."""
     may_append: bool = False

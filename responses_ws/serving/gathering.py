@@ -247,6 +247,13 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
     if link is not None:
         metrics.lookups.add(("process",))
         return link
+    if asked.fallback is not None:
+        unstored = await asked.fallback.load(project_id, response_id)
+        if unstored is not None:
+            metrics.lookups.add(("sealed",))
+            link = await _link_from(unstored, asked)
+            # Of this connection alone, and nowhere in the database.
+            return msgspec.structs.replace(link, place=None, fallback=link.place)
     stored = await find_stored(project_id, response_id)
     if stored is None or stored.response["status"] not in CONTINUABLE:
         raise PreviousResponseNotFound(response_id)

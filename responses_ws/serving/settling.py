@@ -49,6 +49,8 @@ async def settle(
         link.copied = copied_ids(link, context.parent)
         # Awaited by nobody: until it is there, others find the response in the database.
         background.spawn(redis_store.save(link, context.parent))
+    elif asked.fallback is not None and stored is None and hold is None and turn.status in CONTINUABLE:
+        asked.fallback.keep(link, context.parent)
     # Before the terminal event: a fast client continues in the same millisecond.
     if asked.chains is not None:
         asked.chains.put(asked.stream_id, link)

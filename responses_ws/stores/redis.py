@@ -11,6 +11,7 @@ where it is written behind a deletion, late; all else is written by one script, 
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -19,6 +20,8 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from redis.asyncio import Redis
 
 from responses_ws.conf import app_settings
@@ -37,6 +40,7 @@ _encode = msgspec.json.Encoder().encode
 VERSION = 2
 """Of this layout. It is in the keys, so that versions side by side never meet, and in the values."""
 _PREFIX = f"responses_ws:{VERSION}"
+_NONCE_BYTES = 12
 _MARK_BYTES = 8
 _BYTES_DECODED_INLINE = 65_536  # about half a millisecond
 
@@ -77,18 +81,28 @@ class _Body(msgspec.Struct):
     response: dict[str, Any]
 
 
+_Found = tuple[_Pointer, bytes, list[list[bytes]]]
+
+
 class RedisStore(ResponseStore):
-    """Two round trips load any length, forks of forks included; one says that there is nothing."""
+    """Two round trips load any length, forks of forks included; one says that there is nothing.
+
+    With a ``key`` (AES-256-GCM), which nobody else has, values are sealed, each for its place, and kept apart.
+    """
+
+    def __init__(self, *, key: bytes | None = None) -> None:
+        self._cipher = AESGCM(key) if key is not None else None
+        self._prefix = _PREFIX if key is None else f"{_PREFIX}:sealed"
 
     async def load(self, project_id: int, response_id: str) -> StoredChain | None:
-        # One deadline for both round trips.
-        found = await redis.attempt(lambda client: _read(client, project_id, response_id))
-        if found is None:
-            return None
         try:
+            # One deadline for both round trips.
+            found = await redis.attempt(lambda client: self._read(client, project_id, response_id))
+            if found is None:
+                return None
             if sum(map(len, chain.from_iterable(found[2]))) > _BYTES_DECODED_INLINE:
-                return await asyncio.to_thread(_put_together, *found)
-            return _put_together(*found)
+                return await asyncio.to_thread(self._put_together, *found)
+            return self._put_together(*found)
         except (msgspec.DecodeError, ValueError):
             return None
 
@@ -108,11 +122,11 @@ class RedisStore(ResponseStore):
             old = parent.copied if parent is not None and before is not None else None
             segment = segment_of(link.copied, link.prompt.log, base=start, before=old)
             bodies[-1] += b"\n" + segment if len(segment) <= most else b""
-        expires_at = time.time() + app_settings.STORE_DAYS * 86_400
+        expires_at = time.time() + (app_settings.STORE_DAYS * 86_400 if self._cipher is None else self._seconds())
         project_id, response = link.project_id, link.response
         faultpoint("copy.before")
         await redis.attempt(
-            lambda client: _write(
+            lambda client: self._write(
                 client, project_id, response, place, link.input_end, expires_at, [(place.chain_id, start, bodies)]
             )
         )
@@ -129,13 +143,13 @@ class RedisStore(ResponseStore):
         async def write(client: Redis) -> None:
             pipeline = client.pipeline(transaction=False)
             for chain_id, _start, _stop in place.ranges:
-                pipeline.llen(_key(project_id, place.root, "items", chain_id.hex))
+                pipeline.llen(self._key(project_id, place.root, "items", chain_id.hex))
             runs = []
             for (chain_id, start, stop), have in zip(place.ranges, await pipeline.execute(), strict=True):
                 missing = stored.bodies[min(start + have, stop) : stop]
                 runs.append((chain_id, stop - len(missing), [body.encode() for body in missing]))
             response = {**stored.response, "output": []}
-            await _write(client, project_id, response, place, stored.input_end, stored.expires_at, runs)
+            await self._write(client, project_id, response, place, stored.input_end, stored.expires_at, runs)
 
         await redis.attempt(write)
 
@@ -146,10 +160,10 @@ class RedisStore(ResponseStore):
             pipeline = client.pipeline(transaction=False)
             for response_id in deleted.response_ids:
                 # What was read before the deletion may be written behind it: not over this.
-                pipeline.set(_key(project_id, deleted.root, "body", response_id), b"", ex=_seconds())
-                pipeline.delete(_pointer_key(project_id, response_id))
+                pipeline.set(self._key(project_id, deleted.root, "body", response_id), b"", ex=self._seconds())
+                pipeline.delete(self._pointer_key(project_id, response_id))
             for chain_id, left in deleted.chains.items():
-                items = _key(project_id, deleted.root, "items", chain_id.hex)
+                items = self._key(project_id, deleted.root, "items", chain_id.hex)
                 if left:
                     pipeline.ltrim(items, 0, left - 1)
                 else:
@@ -158,6 +172,109 @@ class RedisStore(ResponseStore):
             return True
 
         return bool(await redis.attempt(delete))
+
+    async def _read(self, client: Redis, project_id: int, response_id: str) -> _Found | None:
+        key = self._pointer_key(project_id, response_id)
+        raw: Any = await client.get(key)
+        if raw is None:
+            return None
+        try:
+            pointer = msgspec.msgpack.decode(self._opened(raw, key), type=_Pointer)
+        except (msgspec.DecodeError, ValueError):
+            return None
+        named = (pointer.version, pointer.project_id, pointer.response_id)
+        if named != (VERSION, project_id, response_id) or pointer.expires_at <= time.time():
+            return None
+        place = pointer.place
+        pipeline = client.pipeline(transaction=False)
+        pipeline.get(self._key(project_id, place.root, "body", response_id))
+        for chain_id, start, stop in place.ranges:
+            # A chain's list begins where its past ends. Of nothing the last entry would be all.
+            last = stop - start - 1 if stop > start else -(2**40)
+            pipeline.lrange(self._key(project_id, place.root, "items", chain_id.hex), 0, last)
+        body, *lists = await pipeline.execute()
+        is_whole = all(len(got) == stop - start for got, (_, start, stop) in zip(lists, place.ranges, strict=True))
+        return (pointer, body, lists) if body and is_whole else None
+
+    def _put_together(self, pointer: _Pointer, raw: bytes, lists: list[list[bytes]]) -> StoredChain | None:
+        place, project_id = pointer.place, pointer.project_id
+        key = self._key(project_id, place.root, "body", pointer.response_id)
+        body = msgspec.msgpack.decode(self._opened(raw, key), type=_Body)
+        if body.project_id != pointer.project_id or body.response.get("id") != pointer.response_id:
+            return None
+        items: list[Item] = []
+        segments: list[tuple[int, bytes]] = []
+        for entries, (chain_id, start, _stop) in zip(lists, place.ranges, strict=True):
+            mark, key = _mark(project_id, chain_id), self._key(project_id, place.root, "items", chain_id.hex)
+            for position, raw_entry in enumerate(entries, start):
+                entry = self._opened(raw_entry, f"{key}:{position}")
+                if not entry.startswith(mark):
+                    return None
+                # In JSON a line break is written otherwise.
+                item, _, segment = entry[_MARK_BYTES:].partition(b"\n")
+                items.append(msgspec.json.decode(item))
+                if segment:
+                    segments.append((len(items), segment))
+        response = {**body.response, "output": list(map(told, items[pointer.input_end :]))}
+        ids = SavedIds(segments) if segments else None
+        return StoredChain(response, items, pointer.input_end, place, pointer.expires_at, ids=ids)
+
+    async def _write(
+        self,
+        client: Redis,
+        project_id: int,
+        response: dict[str, Any],
+        place: Place,
+        input_end: int,
+        expires_at: float,
+        runs: Sequence[tuple[UUID, int, list[bytes]]],
+    ) -> None:
+        """``runs``: (chain, position, items from there on), the response's own chain last."""
+        seconds, budget = self._seconds(), app_settings.limits.redis_chain_bytes
+        body_key = self._key(project_id, place.root, "body", response["id"])
+        body = self._sealed(msgspec.msgpack.encode(_Body(project_id, {**response, "output": []})), body_key)
+        pointer = _Pointer(VERSION, project_id, response["id"], place, input_end, expires_at)
+        starts = {chain_id: start for chain_id, start, _stop in place.ranges}
+        pipeline = client.pipeline(transaction=False)
+        for chain_id, position, bodies in runs:
+            mark = _mark(project_id, chain_id)
+            items_key, bytes_key = (
+                self._key(project_id, place.root, kind, chain_id.hex) for kind in ("items", "bytes")
+            )
+            entries = [self._sealed(mark + body, f"{items_key}:{at}") for at, body in enumerate(bodies, position)]
+            own_body = body if chain_id == place.chain_id else b""
+            arguments: list[Any] = [seconds, budget, position - starts[chain_id], own_body, *entries]
+            pipeline.eval(_APPEND, 3, items_key, bytes_key, body_key, *arguments)
+        pointer_key = self._pointer_key(project_id, response["id"])
+        pipeline.set(pointer_key, self._sealed(msgspec.msgpack.encode(pointer), pointer_key), ex=seconds)
+        await pipeline.execute()
+
+    def _sealed(self, value: bytes, where: str) -> bytes:
+        """As it is kept in this place."""
+        if self._cipher is None:
+            return value
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, value, where.encode())
+
+    def _opened(self, value: bytes, where: str) -> bytes:
+        """Raises ValueError: sealed with another key, or for another place."""
+        if self._cipher is None:
+            return value
+        try:
+            return self._cipher.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], where.encode())
+        except InvalidTag as exc:
+            raise ValueError("it does not open") from exc
+
+    def _seconds(self) -> int:
+        if self._cipher is not None:
+            return int(app_settings.limits.redis_sealed_seconds)
+        return int(min(app_settings.limits.redis_chain_seconds, app_settings.STORE_DAYS * 86_400))
+
+    def _pointer_key(self, project_id: int, response_id: str) -> str:
+        return f"{self._prefix}:{project_id}:response:{response_id}"
+
+    def _key(self, project_id: int, root: UUID, kind: str, name: str) -> str:
+        return f"{self._prefix}:{{{project_id}:{root.hex}}}:{kind}:{name}"
 
 
 def copied_ids(link: Link, parent: Link | None) -> TokenLog | None:
@@ -177,91 +294,6 @@ def _place_before(place: Place, parent: Link | None) -> Place | None:
     return before
 
 
-def _seconds() -> int:
-    return int(min(app_settings.limits.redis_chain_seconds, app_settings.STORE_DAYS * 86_400))
-
-
-def _pointer_key(project_id: int, response_id: str) -> str:
-    return f"{_PREFIX}:{project_id}:response:{response_id}"
-
-
-def _key(project_id: int, root: UUID, kind: str, name: str) -> str:
-    return f"{_PREFIX}:{{{project_id}:{root.hex}}}:{kind}:{name}"
-
-
 def _mark(project_id: int, chain_id: UUID) -> bytes:
     """Every entry begins with it: whose it is."""
     return blake2b(b"%d:%s" % (project_id, chain_id.bytes), digest_size=_MARK_BYTES).digest()
-
-
-_Found = tuple[_Pointer, bytes, list[list[bytes]]]
-
-
-async def _read(client: Redis, project_id: int, response_id: str) -> _Found | None:
-    raw: Any = await client.get(_pointer_key(project_id, response_id))
-    if raw is None:
-        return None
-    try:
-        pointer = msgspec.msgpack.decode(raw, type=_Pointer)
-    except msgspec.DecodeError:
-        return None
-    named = (pointer.version, pointer.project_id, pointer.response_id)
-    if named != (VERSION, project_id, response_id) or pointer.expires_at <= time.time():
-        return None
-    place = pointer.place
-    pipeline = client.pipeline(transaction=False)
-    pipeline.get(_key(project_id, place.root, "body", response_id))
-    for chain_id, start, stop in place.ranges:
-        # A chain's list begins where its past ends. Of nothing the last entry would be all.
-        last = stop - start - 1 if stop > start else -(2**40)
-        pipeline.lrange(_key(project_id, place.root, "items", chain_id.hex), 0, last)
-    body, *lists = await pipeline.execute()
-    is_whole = all(len(got) == stop - start for got, (_, start, stop) in zip(lists, place.ranges, strict=True))
-    return (pointer, body, lists) if body and is_whole else None
-
-
-def _put_together(pointer: _Pointer, raw: bytes, lists: list[list[bytes]]) -> StoredChain | None:
-    body = msgspec.msgpack.decode(raw, type=_Body)
-    if body.project_id != pointer.project_id or body.response.get("id") != pointer.response_id:
-        return None
-    items: list[Item] = []
-    segments: list[tuple[int, bytes]] = []
-    for entries, (chain_id, _start, _stop) in zip(lists, pointer.place.ranges, strict=True):
-        mark = _mark(pointer.project_id, chain_id)
-        for entry in entries:
-            if not entry.startswith(mark):
-                return None
-            # In JSON a line break is written otherwise.
-            item, _, segment = entry[_MARK_BYTES:].partition(b"\n")
-            items.append(msgspec.json.decode(item))
-            if segment:
-                segments.append((len(items), segment))
-    response = {**body.response, "output": list(map(told, items[pointer.input_end :]))}
-    ids = SavedIds(segments) if segments else None
-    return StoredChain(response, items, pointer.input_end, pointer.place, pointer.expires_at, ids=ids)
-
-
-async def _write(
-    client: Redis,
-    project_id: int,
-    response: dict[str, Any],
-    place: Place,
-    input_end: int,
-    expires_at: float,
-    runs: Sequence[tuple[UUID, int, list[bytes]]],
-) -> None:
-    """``runs``: (chain, position, items from there on), the response's own chain last."""
-    seconds, budget = _seconds(), app_settings.limits.redis_chain_bytes
-    body = msgspec.msgpack.encode(_Body(project_id, {**response, "output": []}))
-    pointer = _Pointer(VERSION, project_id, response["id"], place, input_end, expires_at)
-    starts = {chain_id: start for chain_id, start, _stop in place.ranges}
-    pipeline = client.pipeline(transaction=False)
-    for chain_id, position, bodies in runs:
-        mark = _mark(project_id, chain_id)
-        keys = [_key(project_id, place.root, kind, chain_id.hex) for kind in ("items", "bytes")]
-        keys.append(_key(project_id, place.root, "body", response["id"]))
-        told_body = body if chain_id == place.chain_id else b""
-        entries = [mark + body for body in bodies]
-        pipeline.eval(_APPEND, 3, *keys, seconds, budget, position - starts[chain_id], told_body, *entries)
-    pipeline.set(_pointer_key(project_id, response["id"]), msgspec.msgpack.encode(pointer), ex=seconds)
-    await pipeline.execute()

