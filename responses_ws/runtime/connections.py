@@ -1,12 +1,23 @@
 """The live sockets of this process."""
 
 import random
+from enum import Enum
 from typing import Protocol
 
 from responses_ws.conf import app_settings
 
 from . import metrics
 from .drain import is_draining
+
+
+class Room(Enum):
+    """What becomes of one more connection."""
+
+    PLENTY = "plenty"
+    TO_REFUSE = "to refuse"
+    """Its request is answered by 503, and it is closed."""
+    NONE = "none"
+    """The files that are left are not for it."""
 
 
 class LiveSocket(Protocol):
@@ -41,7 +52,9 @@ class LiveSocket(Protocol):
 
 
 _sockets: set[LiveSocket] = set()
-_most_sockets: int | None = None
+# Without a launcher that knows better.
+_most_connections = 1_000_000
+_front = 0
 
 
 def opened(socket: LiveSocket) -> None:
@@ -61,16 +74,23 @@ def live_sockets() -> int:
     return len(_sockets)
 
 
-def allow(sockets: int) -> None:
-    """The process has files for so many."""
-    global _most_sockets
-    _most_sockets = sockets
+def allow(connections: int, front: int) -> None:
+    """The process has files for so many connections of every kind. Of these ``front`` are those that are refused, and
+    as many are not for sockets."""
+    global _most_connections, _front
+    _most_connections, _front = connections, front
+
+
+def room_for(count: int) -> Room:
+    """What to do with a connection, now that there are so many."""
+    if count <= _most_connections - _front:
+        return Room.PLENTY
+    return Room.TO_REFUSE if count <= _most_connections else Room.NONE
 
 
 def most_sockets() -> int:
     """How many may be open."""
-    limit = app_settings.limits.open_sockets
-    return limit if _most_sockets is None else min(limit, _most_sockets)
+    return min(app_settings.limits.open_sockets, max(1, _most_connections - 2 * _front))
 
 
 def is_busy() -> bool:

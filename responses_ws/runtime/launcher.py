@@ -39,8 +39,10 @@ CLOSE_SECONDS = 1
 EXIT_SECONDS = 9.0
 # Who has connected by now is told to come back.
 BACKLOG_SECONDS = 0.1
-# Of the files that a process may open, so many are for engines, databases and connections that are to be refused.
+# Of the files that a process may open, so many are for engines, databases and itself; before those come so many for
+# connections that are to be refused, and so many for HTTP only.
 SPARE_FILES = 64
+FRONT_FILES = 16
 
 # Of uvicorn's, ten a second, between two words to the supervisor.
 TICKS = 5
@@ -263,7 +265,7 @@ def serve(
     listener: socket.socket, config: uvicorn.Config, *, drain_seconds: float, line: socket.socket | None = None
 ) -> None:
     """Serve on ``listener`` in this process until a signal; returns after the drain."""
-    limit_process(config)
+    limit_process()
     # Where it hangs, when a supervisor has lost patience.
     faulthandler.enable()
     server = Server(config, drain_seconds=drain_seconds, work=ProcessWork(drain_seconds + EXIT_SECONDS), line=line)
@@ -274,7 +276,7 @@ def serve(
     server.run([listener])
 
 
-def limit_process(config: uvicorn.Config) -> None:
+def limit_process() -> None:
     """No core dumps, which would hold prompts; as many files as this process may open, and no connection without."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -282,9 +284,7 @@ def limit_process(config: uvicorn.Config) -> None:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections.allow(max(1, files - SPARE_FILES))
-    # Of HTTP connections uvicorn refuses requests beyond this with 503; it counts sockets too.
-    config.limit_concurrency = max(2, files - SPARE_FILES // 2)
+    connections.allow(max(FRONT_FILES, files - SPARE_FILES), FRONT_FILES)
 
 
 def _exit_with_parent(line: socket.socket) -> None:

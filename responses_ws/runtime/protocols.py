@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 from responses_ws.conf import app_settings
 from responses_ws.protocol.errors import ApiError, Overloaded, PayloadTooLarge
 
-from . import metrics
+from . import connections, metrics
 from .ids import new_id
 from .stamps import stamps
 
@@ -28,6 +28,8 @@ LEAST_READ = 16 * 1024
 FRAMES_A_MESSAGE = 10
 # Of a body that was refused so many times the limit is thrown away, so that its sender comes to read the answer.
 DISCARDED = 4
+# A connection that is one too many may not stay for longer without a request.
+SECONDS_TO_ASK = 1.0
 # And of a socket's frames for so long: a peer that is still sending would be told of nothing but a reset.
 LINGER_SECONDS = 1.0
 LINGERING = (1008, 1009, 1013)
@@ -204,10 +206,17 @@ class HttpProtocol(_Patience, HttpToolsProtocol):
     """Its body is thrown away."""
     _unfinished: asyncio.TimerHandle | None = None
     """Runs while a request is under way, and before the first."""
+    _is_one_too_many = False
+    """The process has no files left for it: it is answered, and closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_the_rest(app_settings.limits.head_seconds)
+        room = connections.room_for(len(self.connections))
+        self._is_one_too_many = room is not connections.Room.PLENTY
+        if room is connections.Room.NONE:
+            transport.abort()
+            return
+        self._expect_the_rest(SECONDS_TO_ASK if self._is_one_too_many else app_settings.limits.head_seconds)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -249,6 +258,10 @@ class HttpProtocol(_Patience, HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._expect_nothing()
+        if self._is_one_too_many:
+            self.transport.write(_written(_too_many()))
+            self.transport.close()
+            return
         super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -258,7 +271,9 @@ class HttpProtocol(_Patience, HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         length = next((int(value) for name, value in cycle.scope["headers"] if name == b"content-length"), 0)
-        refusal = _refusal(length)
+        refusal = _too_many() if self._is_one_too_many else _refusal(length)
+        if self._is_one_too_many:
+            cycle.keep_alive = False
         if refusal is not None:
             self._refused, app = cycle, _answer(refusal)
         super()._start_asgi_task(cycle, app)
@@ -268,9 +283,7 @@ class HttpProtocol(_Patience, HttpToolsProtocol):
         cycle = self.cycle
         refusal = _refusal(self._received)
         if refusal is not None and not cycle.response_started and not self.pipeline:
-            head, body = _head(refusal)
-            lines = [b"HTTP/1.1 %d \r\n" % refusal.status, *(b"%b: %b\r\n" % line for line in head)]
-            self.transport.write(b"".join([*lines, b"connection: close\r\n\r\n", body]))
+            self.transport.write(_written(refusal))
         cycle.disconnected = True
         cycle.message_event.set()
         self.transport.close()
@@ -306,6 +319,17 @@ def _refusal(length: int) -> ApiError | None:
     if not held.has_room(length):
         return Overloaded("The server is receiving too much at once. Please try again.", headers={"retry-after": "1"})
     return None
+
+
+def _too_many() -> ApiError:
+    return Overloaded("Too many connections are open here. Please try again.", headers={"retry-after": "1"})
+
+
+def _written(error: ApiError) -> bytes:
+    """The whole answer, past uvicorn; the connection ends with it."""
+    head, body = _head(error)
+    lines = [b"HTTP/1.1 %d \r\n" % error.status, *(b"%b: %b\r\n" % line for line in head)]
+    return b"".join([*lines, b"connection: close\r\n\r\n", body])
 
 
 def _head(error: ApiError) -> tuple[list[tuple[bytes, bytes]], bytes]:

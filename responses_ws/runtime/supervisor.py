@@ -96,7 +96,6 @@ class Supervisor:
         self.workers: list[Worker] = []
         self.to_replace: list[Worker] = []
         self.selector = selectors.DefaultSelector()
-        self.siblings = tempfile.TemporaryDirectory(prefix="responses_ws_", ignore_cleanup_errors=True)
         self.looked_at = time.monotonic()
         self.has_served = False
         self.failures = 0
@@ -110,6 +109,7 @@ class Supervisor:
         """Run until a signal, or until it is clear that no worker can start; gives the exit code."""
         handlers = {signal.SIGTERM: self.handle_exit, signal.SIGINT: self.handle_exit, signal.SIGHUP: self.handle_roll}
         previous = {sig: signal.signal(sig, handler) for sig, handler in handlers.items()}
+        self.siblings = tempfile.TemporaryDirectory(prefix="responses_ws_", ignore_cleanup_errors=True)
         # Python rings it at every signal, so that none has to wait for the next look.
         self.bell, ringer = socket.socketpair()
         ringer.setblocking(False)

@@ -1,15 +1,9 @@
-"""The launcher: drains, ends in time, and keeps its workers alive."""
+"""The launcher: drains, and ends in time."""
 
 import asyncio
-import os
 import signal
-import socket
-import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +11,6 @@ import websockets
 from websockets.exceptions import ConnectionClosed
 
 from responses_ws.runtime.launcher import Server, listen, server_config
-from responses_ws.runtime.supervisor import Supervisor
 
 DEADLINE = 10.0
 
@@ -219,60 +212,3 @@ async def test_a_frame_of_16_mib_comes_in_whole() -> None:
             answer = await client.recv()
 
     assert answer == frame
-
-
-WORKER = """
-import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def listener() -> Any:
-    with listen("127.0.0.1", 0) as opened:
-        yield opened
-
-
-def supervisor_of(listener: socket.socket, script: str, directory: Path) -> Supervisor:
-    """A supervisor of two workers that run ``script``. Its ``run`` belongs into the main thread, for its signals."""
-    return Supervisor([sys.executable, "-c", script, str(directory)], listener, workers=2, grace_seconds=5)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-
-
-def test_a_worker_that_dies_is_replaced_and_all_end_with_the_supervisor(
-    listener: socket.socket, tmp_path: Path
-) -> None:
-    def kill_one() -> None:
-        try:
-            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
-            os.kill(int(next(tmp_path.iterdir()).name), signal.SIGKILL)
-            wait_until(lambda: len(list(tmp_path.iterdir())) == 3)
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    beside = threading.Thread(target=kill_one)
-    beside.start()
-    code = supervisor_of(listener, WORKER, tmp_path).run()
-    beside.join()
-
-    assert code == 0
-    assert len(list(tmp_path.iterdir())) == 3
-    for path in tmp_path.iterdir():
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(path.name), 0)
-
-
-def test_workers_that_cannot_start_are_not_started_for_ever(listener: socket.socket, tmp_path: Path) -> None:
-    supervisor = supervisor_of(listener, "import sys; sys.exit(3)", tmp_path)
-
-    code = supervisor.run()
-
-    assert code == 1
