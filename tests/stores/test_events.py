@@ -17,6 +17,7 @@ from responses_ws.stores import events, rows, runs
 from responses_ws.stores.events import EventWriter, Fate
 from responses_ws.stores.pruning import prune
 from responses_ws.stores.runs import Claim
+from tests.waiting import until
 
 
 def frame(number: int, kind: str = "response.output_text.delta") -> str:
@@ -182,7 +183,12 @@ async def test_memory_forgets_the_oldest_response_and_its_readers_go_on_in_the_d
     log = writing(project)
     await log.tell(FRAMES[:3])
     following = asyncio.create_task(read(project))
-    await asyncio.sleep(0.02)
+
+    def remembered() -> list[str]:
+        kept = events.memory_log.find(project.pk, ID, 0)
+        return [] if kept is None else kept.frames
+
+    await until(remembered, "the events to be written")
 
     events.memory_log.begin(project.pk, "resp_2", 0)
     events.memory_log.append(project.pk, "resp_2", FRAMES)
