@@ -30,8 +30,10 @@ FRAMES_A_MESSAGE = 10
 DISCARDED = 4
 # A connection that is one too many may not stay for longer without a request.
 SECONDS_TO_ASK = 1.0
-# And of a socket's frames for so long: a peer that is still sending would be told of nothing but a reset.
-LINGER_SECONDS = 1.0
+# And of a socket's frames for so many times so long, as long as they come: a peer that is still sending would be told
+# of nothing but a reset.
+LINGER_TIMES = 10
+LINGER_SECONDS = 0.1
 LINGERING = (1008, 1009, 1013)
 
 
@@ -87,7 +89,7 @@ class _Patience:
             self._unread = None
 
 
-class _Frames(ServerProtocol):
+class Frames(ServerProtocol):
     """RFC 6455, with an end to fragments and to frames."""
 
     fragments = 0
@@ -120,7 +122,9 @@ class _Frames(ServerProtocol):
 class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
     """One WebSocket."""
 
-    conn: _Frames
+    conn: Frames
+    _heard = 0
+    """How often something has come."""
     _held = 0
     _unfinished: asyncio.TimerHandle | None = None
     """Runs while a message in fragments is under way."""
@@ -128,7 +132,7 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         plain = self.conn
-        self.conn = _Frames(extensions=plain.available_extensions, max_size=plain.max_size, logger=plain.logger)
+        self.conn = Frames(extensions=plain.available_extensions, max_size=plain.max_size, logger=plain.logger)
 
     def data_received(self, data: bytes) -> None:
         limits, conn, now = app_settings.limits, self.conn, self.loop.time()
@@ -136,6 +140,7 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
         rate, most = FRAMES_A_MESSAGE * limits.frames_per_second, FRAMES_A_MESSAGE * limits.frames_at_once
         conn.frames_left = min(most, conn.frames_left + (now - conn.counted_at) * rate)
         conn.counted_at = now
+        self._heard += 1
         super().data_received(data)
         self._hold(len(conn.reader.buffer) + (conn.cur_size or 0))
         if self._held and not held.has_room():
@@ -166,10 +171,16 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
         self.queue.put_nowait({"type": "websocket.disconnect", "code": close.code, "reason": close.reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._linger(LINGER_TIMES, None)
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
+
+    def _linger(self, times: int, heard: int | None) -> None:
+        if times and heard != self._heard:
+            self.close_timer = self.loop.call_later(LINGER_SECONDS, self._linger, times - 1, self._heard)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()

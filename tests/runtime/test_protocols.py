@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import websockets
 from websockets.frames import Opcode
+from websockets.protocol import State
 
 from responses_ws.runtime import metrics
-from responses_ws.runtime.protocols import FRAMES_A_MESSAGE, held
+from responses_ws.runtime.protocols import FRAMES_A_MESSAGE, Frames, held
 
 from .echo import SECONDS, echoing
 from .raw import Raw, frame, promise
@@ -336,3 +338,24 @@ async def test_text_that_is_not_utf8_costs_the_log_a_line(caplog: Any, figure: F
     figure(36, "log bytes for a frame that is not UTF-8", target="<= 300", measured=logged / 20)
     assert logged / 20 <= 300
     assert not any(record.exc_info for record in records)
+
+
+def test_bytes_by_chance_never_break_the_parser(caplog: Any) -> None:
+    chance = random.Random(20261130)
+    codes: set[int] = set()
+    for _ in range(5000):
+        frames = Frames(state=State.OPEN, max_size=MIB)
+        frames.frames_left = 100
+        for _ in range(chance.randrange(1, 4)):
+            # Masked and unreserved, as chance alone would seldom have it.
+            head = bytes([chance.choice((0x81, 0x01, 0x80, 0x82, 0x88, 0x89, chance.randrange(256)))])
+            frames.receive_data(head + bytes([0x80 | chance.randrange(128)]) + chance.randbytes(chance.randrange(200)))
+            if frames.parser_exc is not None:
+                break
+        if frames.close_sent is not None:
+            codes.add(frames.close_sent.code)
+
+    # A Close by chance is answered by its own code.
+    assert codes >= {1002, 1009}
+    assert 1011 not in codes
+    assert caplog.records == []
