@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from responses_ws.conf import app_settings
 from responses_ws.models import StoredResponse, UsageRecord
-from responses_ws.protocol.errors import ApiError, ServerError, response_error
+from responses_ws.protocol.errors import ApiError, Overloaded, ServerError, response_error
 from responses_ws.protocol.request import JsonObject
 from responses_ws.runtime import background, dbpool, logs
 from responses_ws.runtime.dispatcher import dispatcher
@@ -19,6 +19,7 @@ from responses_ws.runtime.drain import is_draining
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.writer import writer
 from responses_ws.stores import conversations, rows, runs
+from responses_ws.stores.base import StoredChain
 from responses_ws.stores.runs import Claim, Taken
 
 from .failures import told
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE = 16
 """Runs that a process takes over at one look, so that others get some, too."""
+_PASSING = (Error, ServerError, Overloaded)
+"""What may be otherwise in a moment: the database does not answer, or a classifier without which nothing may pass."""
 _GONE = {"code": "server_error", "message": "The server that worked on this response has gone."}
 
 _task: "asyncio.Task[None] | None" = None
@@ -73,7 +76,7 @@ async def stop() -> None:
 
 async def _look_around() -> None:
     global _taking
-    renewed_at = 0.0
+    renewed_at, was_down = 0.0, False
     while running or _places:
         limits = app_settings.limits
         try:
@@ -88,8 +91,11 @@ async def _look_around() -> None:
         try:
             seen = await dbpool.run(_look, claims, room, renews=is_due)
         except (ApiError, Error) as exc:
-            logger.warning("Cannot look after background responses: %s", type(exc).__name__)
+            if not was_down:
+                logger.warning("Cannot look after background responses: %s", type(exc).__name__)
+            was_down = True
             continue
+        was_down = False
         if is_due:
             renewed_at = time.monotonic()
         for response_id in seen.unwanted & running.keys():
@@ -131,7 +137,7 @@ async def _take(taken: Taken) -> None:
     faultpoint("claim.after")
     try:
         await _run_or_end(taken)
-    except (Error, ServerError) as exc:
+    except _PASSING as exc:
         # It is ours until our claim lapses; then somebody tries again.
         logger.warning("Response %s cannot be taken over yet: %s", taken.claim.response_id, type(exc).__name__)
     finally:
@@ -154,24 +160,36 @@ async def _run_or_end(taken: Taken) -> None:
         end = _End("failed", str(UsageRecord.Status.ABANDONED), "lease_expired", _GONE)
     else:
         try:
-            asked = await asked_again(taken, stored)
-            try:
-                context = await open_context(asked)
-                asked = context.asked
-            except BaseException:
-                if asked.ticket is not None:
-                    asked.ticket.close()
-                raise
-            background.spawn(Job(context).resume_and_work(stored, taken))
-            watch()
+            await _run(taken, stored)
             return
-        except (Error, ServerError):
+        except _PASSING:
             raise
         except Exception as exc:
             error = told(exc, response_id)
             end = _End("failed", str(UsageRecord.Status.FAILED), error.code or "", response_error(error))
     await writer.write(lambda: _end(taken, end))
     dispatcher.kick()
+
+
+async def _run(taken: Taken, stored: StoredChain) -> None:
+    """Begin to run it. Raises ApiError: it cannot be served any more."""
+    asked = await asked_again(taken, stored)
+    has_begun = False
+    try:
+        context = await open_context(asked)
+        if is_draining():
+            await dbpool.run(runs.hand_back, taken.claim)
+            return
+        background.spawn(Job(context).resume_and_work(stored, taken))
+        has_begun = True
+        watch()
+    finally:
+        if not has_begun:
+            if asked.ticket is not None:
+                asked.ticket.close()
+            if asked.hold is not None:
+                # Whoever goes on with it, or ends it, has it from the run.
+                asked.hold.let_go()
 
 
 class _End(msgspec.Struct, frozen=True):

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 from asgiref.sync import sync_to_async
+from django.utils import timezone
 
 from responses_ws.engines.registry import registry
 from responses_ws.models import BackgroundRun
-from responses_ws.runtime import background
+from responses_ws.runtime import background, drain
 from responses_ws.serving import background as jobs
 from responses_ws.serving import runner
 from responses_ws.serving.admission import Principal
@@ -169,3 +170,35 @@ async def test_a_request_that_cannot_be_read_any_more_fails_and_says_so(principa
     assert stored is not None and stored.response["status"] == "failed"
     assert not await BackgroundRun.objects.aexists()
     await runner.stop()
+
+
+async def test_what_cannot_be_looked_at_now_is_tried_again(principal: Principal, engine: ScriptedEngine) -> None:
+    spy = seat(Spy({"hunter2": "redact"}, redacts=True))
+    queued = await jobs.start(asked(principal, "hello", background=True, transport="http"))
+    await background.settle()
+    spy.is_down = True
+
+    await runner.take(queued["id"])
+
+    run = await BackgroundRun.objects.aget()
+    assert run.owner and not engine.requests
+    spy.is_down = False
+    await BackgroundRun.objects.aupdate(lease_until=timezone.now())
+    await runner.take(queued["id"])
+    await background.settle()
+    await runner.stop()
+    stored = await sync_to_async(rows.load)(principal.project_id, queued["id"])
+    assert stored is not None and stored.response["status"] == "completed"
+
+
+async def test_a_process_that_ends_meanwhile_hands_it_back(
+    principal: Principal, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued = await jobs.start(asked(principal, "hello", background=True, transport="http"))
+    await background.settle()
+    monkeypatch.setattr(drain, "_is_draining", True)
+
+    await runner.take(queued["id"])
+
+    run = await BackgroundRun.objects.aget()
+    assert (run.owner, run.deaths) == ("", 0) and not engine.requests
