@@ -1,6 +1,7 @@
 """Stories over several processes: two web servers, Redis, PostgreSQL, a Celery worker."""
 
 import json
+import re
 import signal
 import urllib.request
 
@@ -10,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.live import until
 
-from .chain import Seen, ask_for_tool, billed_books, books, client, redis_hits, run_manage, turn
+from .chain import Seen, ask_for_tool, billed_books, books, client, in_background, redis_hits, run_manage, turn
 from .stack import Stack
 
 pytestmark = pytest.mark.stack
@@ -89,6 +90,17 @@ def test_the_books_say_what_the_client_saw(stack: Stack, key: str, web1: OpenAI,
     assert "The books agree." in run_manage(stack, "responses_ws_reconcile")
 
 
+def test_a_background_response_is_run_by_the_process_for_it(stack: Stack, web1: OpenAI, web2: OpenAI) -> None:
+    response = in_background(web1, web2, input="Hello")
+
+    token = stack["background"].service.environment["METRICS_TOKEN"]
+    request = urllib.request.Request(f"{stack.url('background')}/metrics", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        metrics = answer.read().decode()
+    assert (response.status, response.output_text) == ("completed", 'You said: "Hello"')
+    assert re.search(r'^responses_ws_turns_total\{.*status="completed".*\} [1-9]', metrics, re.MULTILINE)
+
+
 def test_the_proxy_passes_sockets_and_streams(stack: Stack, key: str) -> None:
     if "proxy" not in stack:
         pytest.skip("nginx is not installed here")
@@ -120,7 +132,8 @@ def test_a_running_turn_ends_before_a_stopping_server_closes(stack: Stack, web2:
         stack["web2"].stop()
         stack.start_again("web2")
 
-    assert kinds[-1] == "response.completed"
+    # The error tells clients to connect again.
+    assert kinds[-2:] == ["response.completed", "error"]
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1012
     assert code == 0
