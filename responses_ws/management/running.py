@@ -8,15 +8,20 @@ from responses_ws.lifespan import Message, lifespan
 from responses_ws.runtime import drain
 from responses_ws.serving import runner
 
+from . import monitor
+
 
 class CannotStart(Exception):
     """The settings do not allow it."""
 
 
-async def run(places: int, *, drain_seconds: float, ready: Callable[[], None]) -> None:
+async def run(
+    places: int, *, drain_seconds: float, ready: Callable[[], None], monitor_at: tuple[str, int] | None = None
+) -> None:
     """Run what waits for a process, so many at once, until SIGTERM or SIGINT; then let them end, or hand them back.
 
-    ``ready`` is called once it looks for work. A second signal ends the wait.
+    ``ready`` is called once it looks for work. A second signal ends the wait. Who asks at ``monitor_at`` is told of
+    health and metrics.
 
     Raises:
         CannotStart: with the reason.
@@ -34,6 +39,7 @@ async def run(places: int, *, drain_seconds: float, ready: Callable[[], None]) -
         await process
         raise CannotStart(answer["message"])
     runner.take_over(places)
+    listener = None if monitor_at is None else await monitor.listen(*monitor_at)
     ready()
     await signals.get()
     drain.begin_drain()
@@ -43,5 +49,7 @@ async def run(places: int, *, drain_seconds: float, ready: Callable[[], None]) -
     while drain.is_busy() and not hurry.done() and loop.time() < deadline:
         await asyncio.wait([hurry], timeout=0.05)
     hurry.cancel()
+    if listener is not None:
+        await listener.cleanup()
     await told.put({"type": "lifespan.shutdown"})
     await process

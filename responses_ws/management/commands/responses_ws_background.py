@@ -14,6 +14,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--concurrency", type=int, default=64, help="Responses at once.")
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, help="Answer there at /healthz, /readyz and /metrics.")
         parser.add_argument(
             "--drain-seconds",
             type=float,
@@ -28,6 +30,7 @@ class Command(BaseCommand):
         work = run(
             places,
             drain_seconds=options["drain_seconds"],
+            monitor_at=None if options["port"] is None else (options["host"], options["port"]),
             ready=lambda: self.stdout.write(f"Running background responses, {places} at once"),
         )
         try:
