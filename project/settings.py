@@ -131,6 +131,7 @@ CELERY_BEAT_SCHEDULE = {
 RESPONSES_WS = {
     "REDIS_URL": os.environ.get("REDIS_URL", ""),
     "METRICS_TOKEN": os.environ.get("METRICS_TOKEN", ""),
+    "BACKGROUND_RUNNERS": os.environ.get("BACKGROUND_RUNNERS") == "1",
     "ENGINES": {"scripted": {"ENGINE": "responses_ws.engines.scripted.Scripted"}},
     "MODELS": {"scripted": {"ENGINE": "scripted"}},
 }

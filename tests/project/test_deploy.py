@@ -105,11 +105,12 @@ def test_every_file_that_a_container_is_given_is_there() -> None:
     assert [source for source in mounted if not (ROOT / source).is_file()] == []
 
 
-def test_prometheus_knows_every_web_server() -> None:
+def test_prometheus_knows_every_process_that_runs_turns() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     services = read_services(ROOT / "docker-compose.yml", {})
 
-    serving = {f"{name}:8000" for name, one in services.items() if "responses_ws_serve" in one.command}
+    running = {"responses_ws_serve", "responses_ws_background"}
+    serving = {f"{name}:8000" for name, one in services.items() if running & set(one.command)}
     assert set(job["static_configs"][0]["targets"]) == serving
 
 

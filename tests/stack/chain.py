@@ -18,6 +18,7 @@ WEATHER = {
     "strict": False,
 }
 BILLING_SECONDS = 60.0
+BACKGROUND_SECONDS = 30.0
 NANO_PER_TOKEN = {"input": 100, "cached_input": 25, "output": 400}
 PRICES = f"""
 from responses_ws.models import Price
@@ -98,6 +99,18 @@ def turn(client: OpenAI, **request: Any) -> Response:
     if event.type != "response.completed" and not is_cut:
         raise RuntimeError(f"the turn ended with {event}")
     return event.response
+
+
+def in_background(asked: OpenAI, polled: OpenAI, **request: Any) -> Response:
+    """A background response, asked of one server and polled at another until it has ended."""
+    response = asked.responses.create(**{"model": "scripted", "background": True, **request})
+    deadline = time.monotonic() + BACKGROUND_SECONDS
+    while response.status in ("queued", "in_progress"):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"it is still {response.status}")
+        time.sleep(0.05)
+        response = polled.responses.retrieve(response.id)
+    return response
 
 
 def ask_for_tool(client: OpenAI, seen: Seen) -> tuple[str, dict[str, str]]:

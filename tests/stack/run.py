@@ -5,7 +5,18 @@ import sys
 import threading
 import time
 
-from .chain import Seen, ask_for_tool, billed_books, client, create_key, create_prices, redis_hits, run_manage, turn
+from .chain import (
+    Seen,
+    ask_for_tool,
+    billed_books,
+    client,
+    create_key,
+    create_prices,
+    in_background,
+    redis_hits,
+    run_manage,
+    turn,
+)
 from .stack import Stack
 
 
@@ -47,9 +58,11 @@ def run_chain(stack: Stack) -> bool:
         with through.responses.stream(model="scripted", previous_response_id=third.id, input="And over SSE?") as stream:
             fourth = seen.add(stream.get_final_response())
         say(f"turn 4 through the proxy over SSE: {fourth.output_text!r}")
+    fifth = seen.add(in_background(client(stack.url("web1"), key), client(stack.url("web2"), key), input="Later."))
+    say(f"turn 5 in the background, asked of web1 and polled at web2: {fifth.output_text!r}")
     if "llama" in stack:
         answer = seen.add(turn(client(stack.url("web1"), key), model="llama", input="Hello", max_output_tokens=8))
-        say(f"turn 5 by the engine of the profile llama: {answer.usage.output_tokens} tokens")
+        say(f"turn 6 by the engine of the profile llama: {answer.usage.output_tokens} tokens")
     expected = seen.books()
     found = billed_books(stack, journals=expected.journals)
     say(f"seen by the client: {expected}")
