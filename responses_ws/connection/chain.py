@@ -31,6 +31,8 @@ class Link(msgspec.Struct, kw_only=True):
     """Items below this position were the context; the rest is output."""
     open_calls: Mapping[str, str]
     """Calls of this response that wait for their outputs: ``{call_id: name}``."""
+    stored_ancestor: str = ""
+    """The stored response that an unstored one continues, over others like it: it holds what was said there."""
     kept_input: list[Item] = msgspec.field(default_factory=list)
     """Steers that wait for the next explicit create that continues this response."""
     configuration: Configuration = Configuration()
@@ -90,9 +92,10 @@ class Chains:
             del self._slots[lane]
 
     def forget(self, response_ids: set[str]) -> None:
-        """Drop deleted responses."""
-        for lane in [lane for lane, link in self._slots.items() if link.response_id in response_ids]:
-            del self._slots[lane]
+        """Drop deleted responses, and what continues them here without being stored."""
+        for lane, link in list(self._slots.items()):
+            if not response_ids.isdisjoint((link.response_id, link.stored_ancestor)):
+                del self._slots[lane]
 
     def __len__(self) -> int:
         return len(self._slots)

@@ -360,7 +360,10 @@ class Context(Gathered, kw_only=True):
 
     def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = as_it_is) -> Link:
         """What a continuation of the finished response will need. ``output``: of its last step, as it is kept."""
-        prompt = self._prompt_with(output, said)
+        prompt, parent = self._prompt_with(output, said), self.parent
+        ancestor = ""
+        if place is None and parent is not None:
+            ancestor = parent.stored_ancestor if parent.place is None else parent.response_id
         return Link(
             response_id=response["id"],
             project_id=self.asked.principal.project_id,
@@ -375,6 +378,7 @@ class Context(Gathered, kw_only=True):
             # Of a compacted chain the items are still there.
             size=max(prompt.memory_bytes, self.parent.size if self.parent else 0) + 4 * len(self.tools.encoded or b""),
             place=place,
+            stored_ancestor=ancestor,
             safety=self.screening.carried(),
         )
 

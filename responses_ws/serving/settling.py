@@ -44,6 +44,9 @@ async def settle(
     link = context.link(response, output[len(context.items) - context.input_end :], place, said)
     if hold is not None:
         hold.appended(link, len(context.new_items) + len(output))
+    if hot_tier.has_forgotten(link.project_id, link.stored_ancestor):
+        # Deleted while this ran: nothing goes on from what was said there.
+        return link
     is_shared = stored is not None and stored.can_be_continued
     if is_shared and app_settings.REDIS_URL:
         link.copied = copied_ids(link, context.parent)

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from responses_ws.connection.chain import Chains, Link
@@ -77,3 +78,13 @@ def test_deleted_responses_are_gone_from_every_lane() -> None:
     made.forget({"r1", "r3", "r9"})
 
     assert known(made, "r1", "r2", "r3") == ["r2"]
+
+
+def test_what_continues_a_deleted_response_unstored_is_gone_with_it() -> None:
+    made = chains(default="r1", a="r2")
+    for lane in ("b", "c"):
+        made.put(lane, msgspec.structs.replace(link(lane), stored_ancestor=f"ancestor of {lane}"))
+
+    made.forget({"ancestor of b"})
+
+    assert known(made, "r1", "r2", "b", "c") == ["r1", "r2", "c"]

@@ -10,6 +10,7 @@ from responses_ws.runtime import dbpool
 from responses_ws.stores import rows
 from responses_ws.stores.memory import hot_tier
 from responses_ws.testing import ResponsesCommunicator
+from tests.waiting import until
 
 CREATE = {"model": "scripted"}
 
@@ -79,25 +80,48 @@ async def test_other_sockets_stay_when_a_key_goes(api_key: ApiKey) -> None:
         assert (await kept.turn(**CREATE, input="Hello"))[-1]["type"] == "response.completed"
 
 
+async def delete_elsewhere(project_id: int, response_id: str) -> None:
+    """As another process does; returns when this one has heard of it."""
+    deleted = await dbpool.run(rows.delete, project_id, response_id)
+    told = msgspec.to_builtins(deleted, str_keys=True)
+    await dbpool.run(ControlMessage.objects.tell, "responses_deleted", project_id=project_id, **told)
+    await until(lambda: hot_tier.has_forgotten(project_id, response_id), "the deletion to be heard of")
+
+
 async def test_what_another_process_deletes_cannot_be_continued_here(api_key: ApiKey) -> None:
     async with ResponsesCommunicator(api_key.secret) as socket:
         first = (await socket.turn(**CREATE, input="Hello", store=True))[-1]["response"]
         assert hot_tier.get(api_key.project_id, first["id"]) is not None
-        deleted = await dbpool.run(rows.delete, api_key.project_id, first["id"])
-        await dbpool.run(
-            ControlMessage.objects.tell,
-            "responses_deleted",
-            project_id=api_key.project_id,
-            **msgspec.to_builtins(deleted, str_keys=True),
-        )
-        async with asyncio.timeout(10):
-            # Nothing tells when a message has been heard; it shows.
-            while hot_tier.get(api_key.project_id, first["id"]) is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+
+        await delete_elsewhere(api_key.project_id, first["id"])
 
         refused = (await socket.turn(**CREATE, input="And?", previous_response_id=first["id"], store=False))[-1]
+        assert hot_tier.get(api_key.project_id, first["id"]) is None
 
     assert refused["error"]["code"] == "previous_response_not_found"
+
+
+async def test_nor_can_what_continues_it_unstored(api_key: ApiKey) -> None:
+    unstored = {**CREATE, "store": False}
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        first = (await socket.turn(**CREATE, input="Hello", store=True))[-1]["response"]
+        second = (await socket.turn(**unstored, input="And?", previous_response_id=first["id"]))[-1]["response"]
+        third = (await socket.turn(**unstored, input="And?", previous_response_id=second["id"]))[-1]["response"]
+        await socket.create(
+            **unstored, input="!tokens 200 !rate 400", previous_response_id=third["id"], stream_id="running"
+        )
+        assert (await socket.receive())["type"] == "response.created"
+
+        await delete_elsewhere(api_key.project_id, first["id"])
+
+        fourth = (await socket.receive_turn())[-1]["response"]
+        refused = [
+            (await socket.turn(**unstored, input="And?", previous_response_id=previous["id"]))[-1]["error"]["code"]
+            for previous in (third, fourth)
+        ]
+
+    assert fourth["status"] == "completed"
+    assert refused == ["previous_response_not_found"] * 2
 
 
 async def test_rights_that_change_count_from_the_next_turn(api_key: ApiKey) -> None:
