@@ -501,6 +501,7 @@ class Run:
                 if record.first_token_ms is None:
                     # Before its events are made: what cannot leave for want of a record leaves no gap in their numbers.
                     await record.wait_until_open()
+                    faultpoint("output.before")
                 if self._is_summarising:
                     frames = [frame for delta in word for frame in turn.hear_summary(delta)]
                 else:
@@ -509,7 +510,6 @@ class Run:
                     step.has_spoken |= bool(frames)
                 if frames and record.first_token_ms is None:
                     record.saw_first_token()
-                    faultpoint("output.before")
             elif word is Sign.ENDED:
                 return
             elif isinstance(word, Exception):

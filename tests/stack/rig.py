@@ -18,7 +18,7 @@ from .composefile import read_services
 from .forking import Forker
 from .images import ROOT, Place
 from .stack import Running, free_port
-from .turns import Client, History
+from .turns import SECONDS, Client, History
 
 PRICES = """
 from responses_ws.models import Price
@@ -76,6 +76,7 @@ class Web(Server):
         self.rig = rig
         self.fault = fault
         self.command = [*self.command[1:], "--skip-checks"]
+        self.patience = SECONDS
         self.at_first: dict[str, int] | None = None
         """What it had open when it was first looked at."""
 
@@ -83,7 +84,7 @@ class Web(Server):
         return self.rig.forker.fork(self.command, log=self.log, environment={"RESPONSES_WS_FAULT": self.fault})
 
     def client(self, key: str | None = None, tenant: str = "mine-1f0c") -> Client:
-        return Client(self.url, key or self.rig.key, self.rig.history, tenant)
+        return Client(self.url, key or self.rig.key, self.rig.history, tenant, self.patience)
 
     def kill(self) -> None:
         assert self.process is not None

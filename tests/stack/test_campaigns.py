@@ -17,8 +17,9 @@ from tests.live import until
 
 from .checker import check, engine_calls, unbilled_tokens
 from .rig import Rig, Web, start_again
+from .test_kills import IN_WEB, taken_over
 from .test_workers import BILL_THRICE
-from .turns import Turn
+from .turns import SECONDS, Turn
 
 pytestmark = [pytest.mark.stack, pytest.mark.chaos]
 
@@ -198,3 +199,21 @@ def loop_lag(server: Web) -> float:
     assert buckets, "the metrics tell of the loop"
     total = int(buckets[-1][1])
     return next(float(edge) for edge, count in buckets if int(count) >= 0.99 * total)
+
+
+@pytest.mark.parametrize("action", ["raise", "cancel"])
+def test_a_turn_broken_at_any_point_is_on_the_books_once(rig: Rig, well: Web, action: str) -> None:
+    """What a bug or a shutdown may do to a living server: an exception, or a cancellation, where nobody expects it."""
+    for point in [point for point, ask in IN_WEB.items() if ask is not taken_over]:
+        first = well.client().turn(f"before {point}", input="!tokens 5 first")
+        server = rig.web("broken", fault=f"{point}:1:{action}")
+        # Who cancels a turn tells nobody: its client has left, or is about to.
+        server.patience = 2.0
+        broken = IN_WEB[point](rig, server, point, first)
+        server.patience = SECONDS
+        again = server.client().turn(f"after {point}", previous=first, input="!tokens 5 again")
+        assert again.is_acknowledged, f"after {action} at {point}: {again.terminal}, {broken.kinds} before"
+        server.stop()
+        rig.excuse(server)
+
+    check(rig, well)

@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 SECONDS = 30.0
-"""For any one event, on a machine that does other things, too."""
+"""For anything, on a machine that does other things, too."""
 
 
 @dataclass
@@ -82,11 +82,13 @@ class History:
 class Client:
     """A client of one server with one key; what it sees goes to ``history``."""
 
-    def __init__(self, url: str, key: str, history: History, tenant: str) -> None:
+    def __init__(self, url: str, key: str, history: History, tenant: str, patience: float = SECONDS) -> None:
         self.url = url
         self.key = key
         self.tenant = tenant
         """Whose key it is: a word that is in this client's prompts only, where it is in any."""
+        self.patience = patience
+        """Seconds that it waits for any one event."""
         self.headers = {"Authorization": f"Bearer {key}"}
         self.history = history
 
@@ -143,7 +145,7 @@ class Socket:
     def follow(self, turn: Turn, began: float, *, stop_after: int | None = None) -> None:
         self.connection.send(json.dumps({"type": "response.create", **turn.asked}))
         while turn.terminal is None and (stop_after is None or len(turn.events) < stop_after):
-            turn.events.append(json.loads(self.connection.recv(SECONDS)))
+            turn.events.append(json.loads(self.connection.recv(self.client.patience)))
             if turn.first_event_seconds is None:
                 turn.first_event_seconds = time.monotonic() - began
 
