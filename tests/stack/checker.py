@@ -136,7 +136,8 @@ def nothing_held(rig: Rig) -> Iterator[str]:
             return [score for key in keys for _slot, score in client.zrangebyscore(key, now, "inf", withscores=True)]
 
     now = time.time()
-    deadline = time.monotonic() + 5
+    # What could not be given back, because Redis did not answer in time, ends by itself.
+    deadline = time.monotonic() + SLOT_SECONDS + 5
     while len(held()) > rig.may_be_held and time.monotonic() < deadline:
         time.sleep(0.05)
     scores = held()
