@@ -35,6 +35,7 @@ SECONDS_TO_ASK = 1.0
 LINGER_TIMES = 10
 LINGER_SECONDS = 0.1
 LINGERING = (1008, 1009, 1013)
+_NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Held:
@@ -142,6 +143,10 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
         conn.counted_at = now
         self._heard += 1
         super().data_received(data)
+        if conn.handshake_exc is not None and not self.handshake_initiated:
+            # An upgrade by POST, for one: uvicorn says nothing, and waits for ever.
+            self.transport.write(_NO_HANDSHAKE)
+            self.transport.close()
         self._hold(len(conn.reader.buffer) + (conn.cur_size or 0))
         if self._held and not held.has_room():
             self._give_up(1013, "too much is being received")

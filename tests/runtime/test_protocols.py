@@ -16,7 +16,7 @@ from responses_ws.runtime import metrics
 from responses_ws.runtime.protocols import FRAMES_A_MESSAGE, Frames, held
 
 from .echo import SECONDS, echoing
-from .raw import Raw, frame, promise
+from .raw import UPGRADE, Raw, frame, promise
 
 MIB = 1024 * 1024
 Figure = Callable[..., None]
@@ -133,6 +133,14 @@ async def test_a_length_that_is_none_is_a_protocol_error() -> None:
             await client.send(promise(2**64 - 1))
 
             assert await client.close_code() in (1002, 1009)
+
+
+async def test_an_upgrade_that_is_none_is_answered() -> None:
+    async with echoing() as port:
+        with Raw(port) as client:
+            await client.send(UPGRADE.replace(b"GET", b"POST"))
+
+            assert (await client.rest()).startswith(b"HTTP/1.1 400")
 
 
 async def test_reserved_bits_without_an_extension_are_refused() -> None:
