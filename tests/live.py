@@ -50,7 +50,9 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Any:
-        self.start()
+        # It may have been started already, by whoever gave it to us.
+        if self.process is None:
+            self.start()
         return self
 
     def __exit__(self, *_exc_info: object) -> None:
