@@ -360,3 +360,5 @@ def sse(frame: str) -> bytes:
 
 
 SSE_DONE = b"data: [DONE]\n\n"
+SSE_KEEP_ALIVE = b": still there\n\n"
+"""A comment: clients skip it, proxies see that the connection lives."""

@@ -209,9 +209,11 @@ async def follow(project_id: int, response_id: str, starting_after: int) -> Runs
     """Frames numbered above ``starting_after``, in order: what is there, then live, up to the terminal event.
 
     Use it in ``aclosing``. Wherever the response runs: what this process has in its memory is read there, all else in
-    the database. Ends early where there is no more of it, since it has been deleted or was too long ago.
+    the database. Ends early where there is no more of it, since it has been deleted or was too long ago. An empty run
+    says that nothing has been told for long: a response that waits for a process is silent.
     """
-    number = starting_after + 1
+    loop, limits = asyncio.get_running_loop(), app_settings.limits
+    number, spoke_at = starting_after + 1, loop.time()
     while True:
         log = memory_log.find(project_id, response_id, number)
         if log is not None:
@@ -225,8 +227,12 @@ async def follow(project_id: int, response_id: str, starting_after: int) -> Runs
             if not frames and has_ended:
                 return
             if not frames:
-                await asyncio.sleep(app_settings.limits.background_poll_seconds)
+                if loop.time() > spoke_at + limits.keep_alive_seconds:
+                    spoke_at = loop.time()
+                    yield []
+                await asyncio.sleep(limits.background_poll_seconds)
                 continue
+        spoke_at = loop.time()
         number += len(frames)
         yield frames
         if server_events.event_type(frames[-1]) in server_events.TERMINAL:

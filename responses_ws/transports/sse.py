@@ -11,7 +11,7 @@ from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 from responses_ws.conf import app_settings
 from responses_ws.connection.replay import replay
 from responses_ws.protocol.request import Request
-from responses_ws.protocol.server_events import SSE_DONE, sse
+from responses_ws.protocol.server_events import SSE_DONE, SSE_KEEP_ALIVE, sse
 from responses_ws.serving import background, idempotency
 from responses_ws.serving.admission import Principal, Ticket
 from responses_ws.serving.context import Asked
@@ -125,6 +125,6 @@ async def _chunks(first: list[str], runs: AsyncGenerator[list[str], None]) -> As
         for frame in first:
             yield sse(frame)
         async for frames in runs:
-            yield b"".join(map(sse, frames))
+            yield b"".join(map(sse, frames)) or SSE_KEEP_ALIVE
     if app_settings.SSE_DONE:
         yield SSE_DONE

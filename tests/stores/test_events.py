@@ -167,6 +167,17 @@ async def test_events_that_come_together_share_a_row(project: Project, stored: d
     assert await sync_to_async(list)(ResponseEvents.objects.values_list("first_number", "count")) == [(0, 1), (1, 4)]
 
 
+async def test_a_silence_is_told(project: Project, stored: dict[str, Any], settings: Any) -> None:
+    limits = {"background_poll_seconds": 0.01, "keep_alive_seconds": 0.02}
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": limits}
+    await writer.write(lambda: events._insert(project.pk, OURS, 0, FRAMES[:1]))
+
+    async with asyncio.timeout(10), aclosing(events.follow(project.pk, ID, -1)) as followed:
+        heard = [await anext(followed) for _ in range(3)]
+
+    assert heard == [FRAMES[:1], [], []]
+
+
 async def test_nobody_follows_another_project_s_response(project: Project, stored: dict[str, Any]) -> None:
     other = await Project.objects.acreate(organization=project.organization, name="other")
     await writing(project).tell(FRAMES)

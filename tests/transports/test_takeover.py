@@ -24,6 +24,7 @@ from tests.serving.hosted import NOTES, Notebook, calls, note, run_here, script
 from tests.waiting import until
 
 from .test_background import begun, cancel, frames_of, get, until_status
+from .test_idempotency import OnceClient
 from .test_views import KeyClient, create, post
 
 __all__ = ["run_here"]
@@ -179,6 +180,22 @@ async def test_a_response_that_kills_its_processes_does_not_go_on_for_ever(clien
     runner.take_over(4)
 
     assert (await until_status(client, response_id, "failed", "completed"))["status"] == "failed"
+
+
+async def test_a_repeat_of_its_request_finds_it_wherever_it_runs(client: AsyncClient, api_key: ApiKey) -> None:
+    once = OnceClient(api_key.secret)
+    body = {"model": "scripted", "input": "!ttft 300 hello", "background": True}
+    first = (await post(once, body)).json()
+    await until_status(client, first["id"], "in_progress")
+    await die(first["id"])
+
+    meanwhile = (await post(once, body)).json()
+    runner.take_over(4)
+    ended = await until_status(client, first["id"], "completed", "failed")
+
+    assert (meanwhile["id"], meanwhile["status"]) == (first["id"], "in_progress")
+    assert ended["status"] == "completed" and (await post(once, body)).json() == ended
+    assert await UsageRecord.objects.acount() == 1
 
 
 async def test_what_nobody_runs_is_cancelled_by_whoever_is_asked(client: AsyncClient) -> None:
