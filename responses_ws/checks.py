@@ -23,6 +23,7 @@ import redis
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.utils.module_loading import import_string
+from redis.connection import parse_url
 
 from .conf import Settings
 from .connection.limits import Limits
@@ -77,8 +78,19 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
-    faults = [limit_faults, engine_faults, model_faults, tool_faults, key_faults, safety_faults]
+    faults = [redis_faults, limit_faults, engine_faults, model_faults, tool_faults, key_faults, safety_faults]
     return messages + [fault for look in faults for fault in look()]
+
+
+def redis_faults() -> Iterator[CheckMessage]:
+    """A ``REDIS_URL`` that no client could be made of: every look-up would fail."""
+    url = given_settings().get("REDIS_URL")
+    if not url or not isinstance(url, str):
+        return
+    try:
+        parse_url(url.replace("+cluster", "", 1))
+    except ValueError as exc:
+        yield fault(f"RESPONSES_WS['REDIS_URL'] is invalid: {exc}")
 
 
 def limit_faults() -> Iterator[CheckMessage]:

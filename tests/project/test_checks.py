@@ -52,6 +52,8 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param({"ZZZ": {}}, "E001", "Known are: ", id="nothing like it"),
         pytest.param({"TRACING": 1}, "E001", "TRACING", id="spans for a number"),
         pytest.param({"STORE_DAYS": "30"}, "E001", "STORE_DAYS", id="wrong type"),
+        pytest.param({"REDIS_URL": "127.0.0.1:6379"}, "E001", "'REDIS_URL'] is invalid", id="no URL of a Redis"),
+        pytest.param({"REDIS_URL": "redis+cluster://a:b"}, "E001", "'REDIS_URL'] is invalid", id="no port of one"),
         pytest.param({"LIMITS": {"max_item": 1}}, "E001", "Did you mean 'max_items'?", id="typo in a limit"),
         pytest.param({"LIMITS": {"queued_turns": "many"}}, "E001", "queued_turns", id="limit of a wrong type"),
         pytest.param({"RATES": {"sockets": 1}}, "E001", "Did you mean 'open_sockets'?", id="rate that is none"),
@@ -292,6 +294,13 @@ def test_one_redis_for_the_broker_and_for_chains_is_named(
     celery_conf(broker_url=broker)
 
     assert [name for name, _ in found(checks.check_redis())] == ids
+
+
+@pytest.mark.parametrize("url", ["redis://a", "rediss://:x@a:1/2", "redis+cluster://a:1", "unix:///run/redis.sock"])
+def test_the_url_of_a_redis_is_no_fault(settings: Any, url: str) -> None:
+    settings.RESPONSES_WS = {**WELL, "REDIS_URL": url}
+
+    assert found(checks.check_settings()) == []
 
 
 def test_a_project_without_asgi_is_named(settings: Any) -> None:
