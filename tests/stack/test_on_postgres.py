@@ -15,6 +15,8 @@ SUITES = ["tests/billing/test_ledger.py", "tests/billing/test_reconcile.py", "te
 SUITES += ["tests/models", "tests/admin", "tests/stores", "tests/runtime", "tests/serving", "tests/transports"]
 # They ask nothing of a database that others in their rooms do not.
 ELSEWHERE = ["runtime/test_harmony.py", "runtime/test_http.py", "runtime/test_launcher.py", "runtime/test_renderers.py"]
+ELSEWHERE += ["runtime/test_redis.py", "stores/test_ids.py", "stores/test_redis.py", "stores/test_redis_cluster.py"]
+ELSEWHERE += ["serving/test_moving_chains.py", "transports/test_fallback.py"]
 ELSEWHERE += ["serving/test_hosted_mcp.py", "serving/test_replicas.py", "serving/test_token_replicas.py"]
 ELSEWHERE += ["transports/schema", "transports/test_bodies.py", "transports/test_lanes_properties.py"]
 ELSEWHERE += ["transports/test_llama_loop.py", "transports/test_smollm2.py"]

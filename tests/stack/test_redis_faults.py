@@ -20,7 +20,7 @@ from tests.proxy import Proxy
 pytestmark = pytest.mark.stack
 
 SOCKETS = 100
-TURNS = 20
+TURNS = 12
 """Of one fault, each on a chain that the other server has begun."""
 AT_ONCE = 4
 HEAL_SECONDS = 15.0
