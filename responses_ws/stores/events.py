@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
+from django.db import IntegrityError
 from django.db.models import F
 
 from responses_ws.conf import app_settings
@@ -183,14 +184,16 @@ class EventWriter:
 
 def _insert(project_id: int, claim: runs.Claim, number: int, frames: Sequence[str]) -> Fate:
     """In the writer's thread."""
-    changes: dict[str, Any] = {"next_number": number + len(frames)}
-    if has_output(frames):
-        changes["is_repeatable"] = False
-    if not runs.write(claim, **changes):
-        return "another's" if rows.is_held(claim.response_id) else "deleted"
-    if not ResponseEvents.objects.filter(response_id=claim.response_id, first_number=number).exists():
-        # Otherwise an earlier try has come through, and only its answer was lost with the connection.
+    changes = {"is_repeatable": False} if has_output(frames) else {}
+    if runs.advance(claim, number, len(frames), **changes):
         insert_events(project_id, claim.response_id, number, frames)
+        return "ours"
+    next_number = runs.next_number(claim)
+    if next_number is None:
+        return "another's" if rows.is_held(claim.response_id) else "deleted"
+    if next_number < number + len(frames):
+        raise IntegrityError("events before these were not written")
+    # An earlier try has come through, and only its answer was lost with the connection.
     return "ours"
 
 

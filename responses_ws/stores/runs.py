@@ -76,6 +76,17 @@ def write(claim: Claim, **changes: Any) -> bool:
     return bool(sql.update(BackgroundRun, {"lease_until": lease(), **changes}, claim._mine))
 
 
+def advance(claim: Claim, number: int, count: int, **changes: Any) -> bool:
+    """`write` for events of these numbers, where those before them are written. False: it is not ours, or not so."""
+    where = {**claim._mine, "next_number": number}
+    return bool(sql.update(BackgroundRun, {"lease_until": lease(), "next_number": number + count, **changes}, where))
+
+
+def next_number(claim: Claim) -> int | None:
+    """Of the event after those that are written; None: it is not ours any more."""
+    return BackgroundRun.objects.filter(**claim._mine).values_list("next_number", flat=True).first()
+
+
 def end(claim: Claim) -> bool:
     """The response ends in the caller's transaction. False: it is not ours to end, or it has been deleted."""
     # With a number that nobody else has: after this no claim is good.

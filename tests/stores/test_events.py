@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from responses_ws.models import BackgroundRun, Project, ResponseEvents, StoredResponse, UsageRecord
@@ -280,6 +280,14 @@ async def test_a_write_whose_answer_was_lost_is_written_once(project: Project, s
         assert await writer.write(lambda: events._insert(project.pk, OURS, 0, FRAMES)) == "ours"
 
     assert await ResponseEvents.objects.acount() == 1
+
+
+async def test_what_could_not_be_written_leaves_no_gap(project: Project, stored: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError):
+        await writer.write(lambda: events._insert(project.pk, OURS, 2, FRAMES[2:]))
+
+    assert not await ResponseEvents.objects.aexists()
+    assert (await BackgroundRun.objects.aget()).next_number == 0
 
 
 async def test_a_deleted_response_keeps_no_events_and_gets_no_new_ones(
