@@ -37,8 +37,9 @@ HANDSHAKE_SECONDS = 1.5
 CLOSE_SECONDS = 1
 # Then what is owed is written (`lifespan.SETTLE_SECONDS`). A process that is not gone by then does not go by itself.
 EXIT_SECONDS = 9.0
-# Who has connected by now is told to come back.
+# Who has connected by now is told to come back, and so is whoever has been accepted and asks within this.
 BACKLOG_SECONDS = 0.1
+REQUEST_SECONDS = 1.0
 # Of the files that a process may open, so many are for engines, databases and itself; before those come so many for
 # connections that are to be refused, and so many for HTTP only.
 SPARE_FILES = 64
@@ -171,8 +172,8 @@ class Server(uvicorn.Server):
             self.loop.call_soon_threadsafe(self.leave)
 
     def leave(self) -> None:
-        """Take nothing new from now on. Idempotent."""
-        if self.left_at is not None:
+        """Take nothing new from now on. Idempotent; before it has started it does so when it has."""
+        if self.left_at is not None or not self.started:
             return
         self.left_at = time.monotonic()
         if self.line is not None:
@@ -218,18 +219,22 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.05)
 
     def is_working(self) -> bool:
-        return self.work.is_busy() or self.answers_http()
+        return self.work.is_busy() or any(map(self.is_owed_an_answer, self.server_state.connections))
 
-    def answers_http(self) -> bool:
-        """Whether an HTTP response is not complete yet; sockets have no ``cycle``."""
-        cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
-        return any(cycle is not None and not cycle.response_complete for cycle in cycles)
+    def is_owed_an_answer(self, connection: Any) -> bool:
+        """Whether its HTTP response is not complete yet, or its handshake; or whether it was accepted so late that its
+        request is still under way."""
+        if isinstance(connection, SocketProtocol):
+            return not connection.handshake_complete
+        if connection.cycle is None:
+            return self.left_at is not None and time.monotonic() < self.left_at + REQUEST_SECONDS
+        return not connection.cycle.response_complete
 
     def close_idle_http(self) -> None:
         """End kept connections between two requests, so that a proxy's next one goes elsewhere; the others after their
         answer. Who has not asked anything yet is waited for."""
         for connection in list(self.server_state.connections):
-            if getattr(connection, "cycle", None) is not None:
+            if isinstance(connection, HttpProtocol) and connection.cycle is not None:
                 connection.shutdown()
 
     def shakes_hands(self) -> bool:

@@ -161,6 +161,34 @@ async def test_nobody_is_let_in_during_the_drain() -> None:
             await websockets.connect(url, open_timeout=1)
 
 
+async def test_a_signal_that_comes_while_it_starts_ends_it_when_it_has_started() -> None:
+    is_starting, may_start = asyncio.Event(), asyncio.Event()
+
+    async def application(_scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        await receive()
+        is_starting.set()
+        await may_start.wait()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
+    work = Work()
+    server = Server(server_config(application, log_level="warning"), drain_seconds=DEADLINE, work=work)
+    with listen("127.0.0.1", 0) as listener:
+        task = asyncio.create_task(server.serve([listener]))
+        await asyncio.wait_for(is_starting.wait(), DEADLINE)
+
+        server.handle_exit(signal.SIGTERM, None)
+        await asyncio.sleep(0)
+        may_start.set()
+        await asyncio.wait_for(task, DEADLINE)
+
+    assert work.draining.is_set()
+    assert not faults
+
+
 async def test_the_drain_has_a_deadline() -> None:
     work = Work()
     work.is_running = True

@@ -1,6 +1,7 @@
 """The production server: uvicorn, draining on SIGTERM, replaced worker by worker on SIGHUP."""
 
 import errno
+import gc
 import socket
 from argparse import ArgumentParser
 from pathlib import Path
@@ -67,6 +68,8 @@ class Command(BaseCommand):
             if options["workers"] == 1 and not options["max_memory"]:
                 serve(listener, server_config(application), drain_seconds=drain_seconds)
                 return
+            # As in a worker: what is imported stays. To look at all of it would take the end of the process seconds.
+            gc.freeze()
             code = Supervisor(
                 [*own_command("responses_ws_serve"), "--drain-seconds", str(drain_seconds)],
                 listener,
