@@ -120,13 +120,13 @@ def tokens(runs: Sequence[Rollout]) -> str:
     return f"{told:.0f} ({cached / told:.0%})" if told else "–"
 
 
-def header(rounds: int, *, load_before: float) -> list[str]:
+def header(rounds: int, *, load_before: float, module: str = "benchmarks.agent_loop") -> list[str]:
     """Where, when and how it was measured: a benchmark without this is no evidence.
 
     ``load_before`` is the machine's load average at the start: what else ran is in the figures.
     """
     load = f"load {load_before:.2f} before, {os.getloadavg()[0]:.2f} after"
-    command = shlex.join(["python", "-m", "benchmarks.agent_loop", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", module, *sys.argv[1:]])
     return [
         f"- machine: {processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, {load}",
         f"- date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
