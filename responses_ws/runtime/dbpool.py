@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -11,19 +13,26 @@ from typing import ParamSpec, TypeVar
 from django.db import close_old_connections
 
 from responses_ws.conf import app_settings
-from responses_ws.protocol.errors import ServerError
+from responses_ws.protocol.errors import Overloaded
+
+from .sql import UNAVAILABLE
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _pool: ThreadPoolExecutor | None = None
+_last_warning = float("-inf")
+_SECONDS_BETWEEN_WARNINGS = 60.0
 
 
 async def run(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function that uses the ORM; at most ``DATABASE_THREADS`` at once.
 
     Raises:
-        ServerError: no answer within ``LIMITS["database_seconds"]``. The function itself goes on.
+        Overloaded: the database cannot be reached, has no connection left for us, or gave no answer within
+            ``LIMITS["database_seconds"]``. Then the function itself goes on.
     """
     global _pool
     if _pool is None:
@@ -35,7 +44,20 @@ async def run(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
         async with asyncio.timeout(app_settings.limits.database_seconds):
             return await future
     except TimeoutError:
-        raise ServerError("The database did not answer in time.") from None
+        raise unavailable("no answer in time") from None
+    except UNAVAILABLE as exc:
+        raise unavailable(type(exc).__name__) from exc
+
+
+def unavailable(why: str) -> Overloaded:
+    """What a client is told where the database is the trouble; ``why`` is for the log, which hears it once a minute."""
+    global _last_warning
+    if time.monotonic() - _last_warning > _SECONDS_BETWEEN_WARNINGS:
+        _last_warning = time.monotonic()
+        logger.warning("The database cannot be used: %s", why)
+    return Overloaded(
+        "The server cannot reach its database. Please try again in a moment.", headers={"retry-after": "1"}
+    )
 
 
 def _with_fresh_connection(function, args, kwargs):

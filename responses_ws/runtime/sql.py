@@ -4,12 +4,15 @@ The ORM builds its SQL anew each time: several times the cost of running it, pai
 other turns want to go on. Values pass through the model's fields all the same, so every backend gets its own types.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 from django.db.models import AutoField
+
+UNAVAILABLE = (OperationalError, InterfaceError)
+"""What Django raises where the database, and not what was asked of it, is the trouble. Worth another try."""
 
 
 @cache
@@ -50,14 +53,25 @@ def insert(model: Any, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def update(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) -> int:
     """Set fields of the rows where all of ``where`` is equal; both by field name. Returns how many rows."""
-    names, conditions = tuple(changes), tuple(where)
-    values = [
-        *(_value(field, changes[name]) for field, name in zip(_columns(model, names)[0], names, strict=True)),
-        *(_value(field, where[name]) for field, name in zip(_columns(model, conditions)[0], conditions, strict=True)),
-    ]
     with connection.cursor() as cursor:
-        cursor.execute(_update_sql(model, names, conditions), values)
+        cursor.execute(_update_sql(model, tuple(changes), tuple(where)), _values(model, changes, where))
         return cursor.rowcount
+
+
+def update_many(model: Any, updates: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+    """Many of `update`'s ``(changes, where)``, all with the same names, as one statement: one round trip."""
+    changes, where = updates[0]
+    values = [_values(model, *update) for update in updates]
+    with connection.cursor() as cursor:
+        cursor.executemany(_update_sql(model, tuple(changes), tuple(where)), values)
+
+
+def _values(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) -> list[Any]:
+    return [
+        _value(field, given[name])
+        for given in (changes, where)
+        for field, name in zip(_columns(model, tuple(given))[0], given, strict=True)
+    ]
 
 
 def _value(field: Any, value: Any) -> Any:

@@ -3,41 +3,65 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import msgspec
 from django.db import Error, connection, transaction
+
+from .dbpool import unavailable
+from .sql import UNAVAILABLE
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+PATIENCE_SECONDS = 5.0
+"""How long a write waits for a database that is down, unless it says otherwise."""
+_TRIES = 3
+"""Of one write in which the database gives up, as in a deadlock, though it is there."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+
+class _Entry(msgspec.Struct, eq=False):
+    write: Callable[[], Any]
+    future: "Future[Any]"
+    gives_up_at: float
+    """By ``time.monotonic``."""
+    tries: int = 0
+    is_begun: bool = False
+
 
 class GroupWriter:
-    """Runs small write functions, many per transaction.
+    """Runs small write functions, many per transaction, in the order of their submission.
 
     No timer: what has been submitted while one commit ran is the next batch. A future is resolved only after its
     commit, so a resolved future means *durable*: it survives kill -9 of any process. When a batch fails, its
-    functions are tried again one by one, so that one bad write does not take others with it. Functions must
-    therefore be repeatable after a rollback.
+    functions are tried again one by one, so that one bad write does not take others with it. While the database is
+    down all of them wait, each for as long as its patience lasts. Functions must therefore be repeatable after a
+    rollback; and after a commit, where the connection was lost before the database could say so.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._queue: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self._queue: list[_Entry] = []
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
 
-    def submit(self, write: Callable[[], R]) -> "Future[R]":
-        """Queue a write; returns at once. Safe from any thread."""
+    def submit(self, write: Callable[[], R], *, patience: float = PATIENCE_SECONDS) -> "Future[R]":
+        """Queue a write; returns at once. Safe from any thread.
+
+        ``patience``: seconds to wait for a database that is down; infinite: until this process ends.
+        """
         future: Future[R] = Future()
         with self._lock:
             if self._thread is None:
-                self._stopping = False
+                self._stopping.clear()
                 self._thread = threading.Thread(target=self._run, name="responses_ws-writer", daemon=True)
                 self._thread.start()
-            self._queue.append((write, future))
+            self._queue.append(_Entry(write, future, time.monotonic() + patience))
             self._lock.notify()
         return future
 
@@ -47,55 +71,105 @@ class GroupWriter:
         return len(self._queue)
 
     async def write(self, write: Callable[[], R]) -> R:
-        """Queue a write and wait until it is durable."""
-        return await asyncio.wrap_future(self.submit(write))
+        """Queue a write and wait until it is durable.
+
+        Raises:
+            Overloaded: the database is down for longer than a write has patience.
+        """
+        try:
+            return await asyncio.wrap_future(self.submit(write))
+        except UNAVAILABLE as exc:
+            raise unavailable(type(exc).__name__) from exc
 
     def stop(self) -> None:
-        """Write what is waiting, end the thread, close its connection."""
+        """Write what is waiting, if the database takes it; end the thread, close its connection."""
         with self._lock:
             thread, self._thread = self._thread, None
-            self._stopping = True
+            self._stopping.set()
             self._lock.notify()
         if thread is not None:
             thread.join()
 
     def _run(self) -> None:
+        pause = _SHORTEST_PAUSE
+        is_down = False
         while True:
             with self._lock:
-                while not self._queue and not self._stopping:
+                while not self._queue and not self._stopping.is_set():
                     self._lock.wait()
                 batch, self._queue = self._queue, []
-                if not batch:
-                    break
-            for _write, future in batch:
-                # From here on nobody can cancel it, which would make setting its result an error of this thread.
-                future.set_running_or_notify_cancel()
-            if not self._commit(batch) and len(batch) > 1:
-                for entry in batch:
-                    self._commit([entry], last_try=True)
+            if not batch:
+                break
+            for entry in batch:
+                if not entry.is_begun:
+                    # From here on nobody can cancel it, which would make setting its result an error of this thread.
+                    entry.future.set_running_or_notify_cancel()
+                    entry.is_begun = True
+            held = self._commit(batch)
             del batch
+            if held and not is_down:
+                logger.warning("The database takes no writes; %d are waiting", len(held))
+            elif is_down and not held:
+                logger.warning("The database takes writes again")
+            is_down = bool(held)
+            if not held:
+                pause = _SHORTEST_PAUSE
+                continue
+            with self._lock:
+                # In front: order is part of what is written.
+                self._queue[:0] = held
+            self._stopping.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
         connection.close()
 
-    def _commit(self, batch: list[tuple[Callable[[], Any], "Future[Any]"]], *, last_try: bool = False) -> bool:
+    def _commit(self, batch: list[_Entry]) -> list[_Entry]:
+        """Write these in one transaction, or else one by one. Returns those to be tried again."""
         results: list[Any] = []
+        has_begun = False
         try:
             with transaction.atomic():
-                for write, _future in batch:
-                    results.append(write())
+                has_begun = True
+                for entry in batch:
+                    results.append(entry.write())
         except Exception as exc:
+            is_down = isinstance(exc, UNAVAILABLE) and not (has_begun and _is_connected())
             # A connection that the server has dropped is replaced by the next batch.
             connection.close()
-            if len(batch) > 1 and not last_try:
-                return False
+            if is_down:
+                return self._patient(batch, exc)
+            if len(batch) > 1:
+                return [held for entry in batch for held in self._commit([entry])]
+            batch[0].tries += 1
+            if isinstance(exc, UNAVAILABLE) and batch[0].tries < _TRIES:
+                return self._patient(batch, exc)
             if not isinstance(exc, Error):
                 logger.exception("A queued write failed")
-            if not batch[0][1].cancelled():
-                batch[0][1].set_exception(exc)
-            return True
-        for (_write, future), result in zip(batch, results, strict=True):
-            if not future.cancelled():
-                future.set_result(result)
-        return True
+            _fail(batch[0], exc)
+            return []
+        for entry, result in zip(batch, results, strict=True):
+            if not entry.future.cancelled():
+                entry.future.set_result(result)
+        return []
+
+    def _patient(self, batch: list[_Entry], exc: Exception) -> list[_Entry]:
+        """Those that wait on; the others fail."""
+        now = float("inf") if self._stopping.is_set() else time.monotonic()
+        for entry in batch:
+            if entry.gives_up_at <= now:
+                _fail(entry, exc)
+        return [entry for entry in batch if entry.gives_up_at > now]
+
+
+def _fail(entry: _Entry, exc: Exception) -> None:
+    if not entry.future.cancelled():
+        entry.future.set_exception(exc)
+
+
+def _is_connected() -> bool:
+    try:
+        return connection.connection is not None and connection.is_usable()
+    except Exception:
+        return False
 
 
 writer = GroupWriter()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -12,7 +13,7 @@ from responses_ws.connection.chain import Link
 from responses_ws.connection.log import SharedLog
 from responses_ws.models import Conversation
 from responses_ws.protocol.compaction import COMPACTION, in_place
-from responses_ws.protocol.errors import ConversationLocked, ConversationNotFound
+from responses_ws.protocol.errors import ConversationLocked, ConversationNotFound, Overloaded
 from responses_ws.protocol.ids import is_well_formed
 from responses_ws.protocol.items import Item, calls_left_open
 from responses_ws.rendering.chat import ChatPrompt, Medium
@@ -62,8 +63,10 @@ class Hold:
             return
         self._end()
         releasing = writer.write(partial(conversations.release, self.id, self.conversation.holder))
-        # Shielded: a second cancellation, as at shutdown, must not lose it.
-        await asyncio.shield(background.spawn(releasing))
+        # Where the database is down, its time runs out.
+        with suppress(Overloaded):
+            # Shielded: a second cancellation, as at shutdown, must not lose it.
+            await asyncio.shield(background.spawn(releasing))
 
     def let_go(self) -> None:
         """Somebody else goes on with the turn, and holds it for that."""

@@ -4,6 +4,8 @@ import logging
 
 from responses_ws.engines.base import EngineError
 from responses_ws.protocol.errors import ApiError, EngineFault, InvalidRequest, Overloaded, RateLimited, ServerError
+from responses_ws.runtime.dbpool import unavailable
+from responses_ws.runtime.sql import UNAVAILABLE
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +17,8 @@ def told(exc: Exception, response_id: str) -> ApiError:
         logger.warning("Response %s: the engine did not keep to its request", response_id)
     if isinstance(exc, ApiError):
         return exc
+    if isinstance(exc, UNAVAILABLE):
+        return unavailable(type(exc).__name__)
     if not isinstance(exc, EngineError):
         logger.error("Response %s failed", response_id, exc_info=exc)
         return ServerError("The server had an error while processing your request.")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from responses_ws.protocol.errors import ServerError
+from responses_ws.protocol.errors import Overloaded
 from responses_ws.runtime import dbpool
 
 
@@ -16,12 +16,14 @@ async def test_reads_run_side_by_side() -> None:
     assert not meeting.broken
 
 
-async def test_a_database_that_does_not_answer_is_a_server_error(settings) -> None:
+async def test_a_database_that_does_not_answer_is_worth_another_try(settings) -> None:
     settings.RESPONSES_WS = {"LIMITS": {"database_seconds": 0.05}}
     release = threading.Event()
 
-    with pytest.raises(ServerError):
+    with pytest.raises(Overloaded) as refusal:
         await dbpool.run(release.wait, 10)
+
+    assert refusal.value.headers["retry-after"] == "1"
 
     release.set()
 
