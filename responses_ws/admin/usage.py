@@ -25,9 +25,24 @@ def _tokens(field: str, title: str) -> Any:
     return column
 
 
+class UnbillableFilter(admin.SimpleListFilter):
+    """Dead letters: records that billing has given up."""
+
+    title = "billing"
+    parameter_name = "billing"
+
+    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
+        return [("failed", "has given up")]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(pk__in=UsageRecord.objects.unbillable()) if self.value() == "failed" else queryset
+
+
 @admin.register(UsageRecord)
 class UsageRecordAdmin(ReadOnlyAdmin):
     """Read-only: a correction is a reversal in the ledger, not another number here."""
+
+    actions = ("bill_again",)
 
     list_display = (
         "short_id",
@@ -48,6 +63,7 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         "transport",
         "started_at",
         ("billed_at", admin.EmptyFieldListFilter),
+        UnbillableFilter,
         "is_warmup",
         "estimated",
         "render_path",
@@ -71,12 +87,20 @@ class UsageRecordAdmin(ReadOnlyAdmin):
             },
         ),
         ("Time", {"fields": ("started_at", "ended_at", "first_token", "duration", "lease_until")}),
-        ("Money", {"fields": ("cost", "billed_at", "entries")}),
+        ("Money", {"fields": ("cost", "billed_at", "billing_tries", "billing_error", "entries")}),
     )
     readonly_fields = ("first_token", "duration", "cost", "entries")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return super().get_queryset(request).annotate(cost_nano=Posting.objects.cost_of_each())
+
+    def has_bill_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("responses_ws.change_usagerecord")
+
+    @admin.action(description="Try again to bill selected records", permissions=["bill"])
+    def bill_again(self, request: HttpRequest, records: QuerySet[Any]) -> None:
+        again = UsageRecord.objects.unbillable().filter(pk__in=records.values("pk")).update(billing_tries=0)
+        self.message_user(request, f"{again} records will be tried again within seconds.")
 
     @admin.display(description="response", ordering="response_id")
     def short_id(self, record: UsageRecord) -> str:

@@ -5,10 +5,12 @@ that runs twice, in parallel, or is killed anywhere leaves nothing half done and
 """
 
 import itertools
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connections, router, transaction
 from django.db.models import F
@@ -17,8 +19,11 @@ from django.utils import timezone
 from responses_ws.conf import app_settings
 from responses_ws.models import Account, Journal, Posting, Price, RatedLine, UsageRecord
 from responses_ws.runtime.faults import faultpoint
+from responses_ws.runtime.sql import UNAVAILABLE
 
 from . import pricing
+
+logger = logging.getLogger(__name__)
 
 RECEIVABLE, REVENUE = str(Account.Kind.RECEIVABLE), str(Account.Kind.REVENUE)
 MEMO_LENGTH = Journal._meta.get_field("memo").max_length
@@ -39,27 +44,74 @@ def bill_batch(limit: int = 500) -> int:
     """Bill up to ``limit`` ended records in one transaction. Returns how many.
 
     Rows that another worker is billing are skipped where the database can do that; SQLite has one writer at a time.
+    Where one of them cannot be billed, each is tried by itself: it holds back no other, and after a few tries it is
+    left for a person to look at.
     """
+    try:
+        billed = _bill(limit)
+    except UNAVAILABLE:
+        raise
+    except Exception as exc:
+        logger.error("A batch cannot be billed, trying its records one by one: %s", type(exc).__name__)
+        billed = _bill_one_by_one(limit)
+    faultpoint("bill.committed")
+    return billed
+
+
+def _bill(limit: int, **only: int) -> int:
+    """Bill what is unbilled, or the one named by ``only``, in a transaction."""
     using = router.db_for_write(UsageRecord)
     with transaction.atomic(using=using):
-        records = list(_lock(UsageRecord.objects.using(using).unbilled(), using)[:limit])
+        records = list(_lock(UsageRecord.objects.using(using).unbilled().filter(**only), using)[:limit])
         if not records:
             return 0
         faultpoint("bill.selected")
         now = timezone.now()
-        keys = [key_of(record) for record in records]
-        # A record put back by hand, or restored: its entry stands, it is only marked again.
-        present = set(Journal.objects.filter(idempotency_key__in=keys).values_list("idempotency_key", flat=True))
-        _post([record for record in records if key_of(record) not in present], now)
-        UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now)
+        standing, numbers = _entries_of(records)
+        _post([record for record in records if record.pk not in standing], numbers, now)
+        UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now, billing_error="")
         faultpoint("bill.marked")
-    faultpoint("bill.committed")
     return len(records)
 
 
-def key_of(record: UsageRecord) -> str:
-    """The idempotency key of a record's journal entry. The last part is for rating it again after a reversal."""
-    return f"usage:{record.response_id}:1"
+def _bill_one_by_one(limit: int) -> int:
+    billed = 0
+    for pk in UsageRecord.objects.unbilled().values_list("pk", flat=True)[:limit]:
+        try:
+            billed += _bill(1, pk=pk)
+        except UNAVAILABLE:
+            raise
+        except Exception as exc:
+            logger.error("Usage record %d cannot be billed", pk, exc_info=exc)
+            UsageRecord.objects.filter(pk=pk, billed_at=None).update(
+                billing_tries=F("billing_tries") + 1, billing_error=f"{type(exc).__name__}: {exc}"[:200]
+            )
+    return billed
+
+
+def _entries_of(records: list[UsageRecord]) -> tuple[set[int], dict[int, int]]:
+    """The records with a standing entry; and by record the number of its next one.
+
+    A record put back by hand, or restored: its entry stands, it is only marked again. One whose entry was reversed is
+    rated anew.
+    """
+    standing, numbers = set(), {record.pk: 1 for record in records}
+    entries = Journal.objects.usage().filter(usage__in=numbers)
+    for pk, reversal in entries.values_list("usage_id", "reversed_by"):
+        numbers[pk] += 1
+        if reversal is None:
+            standing.add(pk)
+    return standing, numbers
+
+
+def correct(record: UsageRecord, fields: dict[str, Any]) -> None:
+    """Give a record, locked by the caller, another end than it has: the one that its client was told.
+
+    What was billed of it is reversed, and billed anew by the next sweep.
+    """
+    for journal in Journal.objects.standing().filter(usage=record):
+        reverse(journal, "its client was told another end")
+    UsageRecord.objects.filter(pk=record.pk).update(**fields, billed_at=None)
 
 
 def reverse(journal: Journal, memo: str) -> Journal:
@@ -86,14 +138,19 @@ def reverse(journal: Journal, memo: str) -> Journal:
 def reap(now: datetime | None = None) -> int:
     """Close records whose process is gone as ``abandoned``, with the last checkpoint's tokens. Returns how many.
 
-    One conditional statement is the fencing token: a process that renewed its lease, or closed its record, in the
-    meantime no longer matches. Whoever closes second changes nothing.
+    Each conditional statement is the fencing token: a process that renewed its lease, or closed its record, in the
+    meantime no longer matches. Whoever closes second changes nothing. Nothing is open for ever: a record that is too
+    old is closed, whoever renews it.
     """
     now = now or timezone.now()
     faultpoint("reap.before")
-    closed = UsageRecord.objects.lapsed(now).update(
-        status=UsageRecord.Status.ABANDONED, reason="lease_expired", ended_at=now
-    )
+    closed = 0
+    too_old = now - timedelta(seconds=app_settings.limits.record_seconds)
+    for records, reason in (
+        (UsageRecord.objects.lapsed(now), "lease_expired"),
+        (UsageRecord.objects.in_progress().filter(started_at__lt=too_old), "too_old"),
+    ):
+        closed += records.update(status=UsageRecord.Status.ABANDONED, reason=reason, ended_at=now)
     faultpoint("reap.after")
     return closed
 
@@ -105,8 +162,11 @@ def _lock(records, using: str):
     return records.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
 
 
-def _post(records: list[UsageRecord], now: datetime) -> None:
-    """Write journals, lines and postings of records that are locked by the caller."""
+def _post(records: list[UsageRecord], numbers: dict[int, int], now: datetime) -> None:
+    """Write journals, lines and postings of records that are locked by the caller.
+
+    The last part of a journal's idempotency key is its number among those of its record.
+    """
     policy = pricing.Policy(
         bill_cancelled=app_settings.BILL_CANCELLED,
         bill_warmup=app_settings.BILL_WARMUP,
@@ -118,7 +178,7 @@ def _post(records: list[UsageRecord], now: datetime) -> None:
     charges = [_charge_for(record, prices, policy) for record in records]
     journals = Journal.objects.bulk_create(
         Journal(
-            idempotency_key=key_of(record),
+            idempotency_key=f"usage:{record.response_id}:{numbers[record.pk]}",
             kind=Journal.Kind.USAGE,
             usage=record,
             memo=_memo_of(charge, record),

@@ -26,7 +26,8 @@ class Difference(msgspec.Struct, frozen=True):
 def reconcile(now: datetime | None = None) -> list[Difference]:
     """Every difference between usage, rated lines, postings and balances; an empty list when the books are right."""
     now = now or timezone.now()
-    return [*_late(now), *_without_journal(), *_billed_twice(), *_unbalanced(), *_wrong_balances(), *_wrong_lines()]
+    looks = (_unbillable, _without_journal, _billed_twice, _unbalanced, _wrong_balances, _wrong_lines)
+    return [*_late(now), *(difference for look in looks for difference in look())]
 
 
 def _late(now: datetime) -> Iterator[Difference]:
@@ -36,6 +37,11 @@ def _late(now: datetime) -> Iterator[Difference]:
         yield Difference(
             "unbilled", f"{late.count()} records", f"the oldest ended at {oldest.ended_at:%Y-%m-%d %H:%M:%S}"
         )
+
+
+def _unbillable() -> Iterator[Difference]:
+    for record in UsageRecord.objects.unbillable().iterator():
+        yield Difference("unbillable", record.response_id, record.billing_error)
 
 
 def _without_journal() -> Iterator[Difference]:

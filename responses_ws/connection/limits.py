@@ -121,6 +121,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Nor is one from an item on that is longer than this."""
     database_seconds: float = 10.0
     """One database call on a turn's path."""
+    record_seconds: float = 21_600.0
+    """Age at which the usage record of a running response is closed as abandoned, whoever still works on it."""
+    arrival_seconds: float = 5.0
+    """With ``DURABILITY = "journal"``: how long a response is waited for that its client may have been told of, and
+    another process has not written yet; then 503."""
     hot_responses: int = 10_000
     """Stored responses that a process keeps in memory for HTTP continuations."""
     hot_bytes: int = 256 * 1024 * 1024

@@ -137,9 +137,9 @@ class JournalQuerySet(models.QuerySet["Journal"]):
         return self.usage().filter(reversed_by=None)
 
     def with_wrong_lines(self) -> "JournalQuerySet":
-        """Usage entries whose working is not their amount, or not the tokens of their usage record."""
+        """Standing usage entries whose working is not their amount, or not the tokens of their usage record."""
         tokens = F("usage__input_tokens") + F("usage__output_tokens")
-        return self.usage().with_sums().exclude(lines_nano=F("debit_nano"), lines_tokens=tokens)
+        return self.standing().with_sums().exclude(lines_nano=F("debit_nano"), lines_tokens=tokens)
 
     def with_sums(self) -> "JournalQuerySet":
         """Adds what an entry adds up to.

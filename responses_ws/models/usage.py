@@ -27,6 +27,10 @@ BACKLOG_COUNTED = 10_000
 TIMES_LOOKED_AT = 5_000
 
 
+BILLING_TRIES = 5
+"""Failures of billing after which a record is left to a person."""
+
+
 def _counts() -> dict[str, Count]:
     """``responses`` that have ended, and the ``failures`` among them: ours, not the client's leaving."""
     failed = Q(status__in=(UsageRecord.Status.FAILED, UsageRecord.Status.ABANDONED))
@@ -42,7 +46,11 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
 
     def unbilled(self) -> "UsageRecordQuerySet":
         """Ended and not yet in the ledger, oldest first."""
-        return self.ended().filter(billed_at=None).order_by("id")
+        return self.ended().filter(billed_at=None, billing_tries__lt=BILLING_TRIES).order_by("id")
+
+    def unbillable(self) -> "UsageRecordQuerySet":
+        """Dead letters: ended, and billing has failed for them too often."""
+        return self.ended().filter(billed_at=None, billing_tries__gte=BILLING_TRIES).order_by("id")
 
     def billed(self) -> "UsageRecordQuerySet":
         return self.exclude(billed_at=None)
@@ -181,6 +189,8 @@ class UsageRecord(models.Model):
     duration_ms = models.FloatField(null=True, blank=True)
     lease_until = models.DateTimeField(help_text="A reaper may close the row after this.")
     billed_at = models.DateTimeField(null=True, blank=True)
+    billing_tries = models.PositiveSmallIntegerField(default=0, help_text="How often billing has failed for it.")
+    billing_error = models.CharField(max_length=200, blank=True, help_text="Why it could not be billed.")
 
     objects = UsageRecordQuerySet.as_manager()
 
