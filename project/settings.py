@@ -83,7 +83,9 @@ def database(url: str) -> dict:
         "HOST": parts.hostname or "",
         "PORT": parts.port or "",
         "CONN_MAX_AGE": 0,
-        "OPTIONS": {"pool": {"min_size": 1, "max_size": 10}},
+        # After a restart of the server no dead connection is taken from the pool.
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": 10, "timeout": 2}, "connect_timeout": 5},
     }
 
 
@@ -129,6 +131,8 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 RESPONSES_WS = {
+    "DURABILITY": os.environ.get("DURABILITY", "commit"),
+    "JOURNAL_DIR": str(VAR_DIR / "journal"),
     "REDIS_URL": os.environ.get("REDIS_URL", ""),
     "METRICS_TOKEN": os.environ.get("METRICS_TOKEN", ""),
     "BACKGROUND_RUNNERS": os.environ.get("BACKGROUND_RUNNERS") == "1",

@@ -5,7 +5,7 @@ Import ``app_settings`` and read an attribute when you need its value; nothing i
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from django.conf import settings
@@ -100,6 +100,17 @@ class Settings:
     the turn."""
     BILLING_QUEUE: str = "responses_ws.billing"
     """Celery queue of the billing tasks."""
+    DURABILITY: Literal["commit", "journal"] = "commit"
+    """What the terminal event waits for. ``"commit"``: the database has the response and its counts. ``"journal"``: a
+    file of this process in ``JOURNAL_DIR`` has them, and the database some milliseconds later; a restart on this
+    machine replays what a killed process has left there."""
+    JOURNAL_DIR: str = ""
+    """A directory on a local disk for journals, shared by the processes of one machine and kept over restarts, of
+    containers too. Also where, with either durability, counts are kept when the database is down at the end of a
+    turn. Empty: no journal."""
+    JOURNAL_FSYNC: bool = False
+    """With ``"journal"``: wait until the disk has it, too. Off, a killed process loses nothing, and a loss of power
+    what was told in the last seconds."""
     DATABASE_THREADS: int = 4
     """Threads, and so database connections, per process for reading."""
 

@@ -15,12 +15,14 @@ from responses_ws.engines.registry import registry
 from responses_ws.runtime import background, dbpool, drain, redis
 from responses_ws.runtime.bus import bus
 from responses_ws.runtime.dispatcher import dispatcher
+from responses_ws.runtime.journal import journal
 from responses_ws.runtime.siblings import siblings
 from responses_ws.runtime.vitals import loop_watch
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving import background as background_responses
 from responses_ws.serving import runner
+from responses_ws.serving.replay import keep_replaying
 from responses_ws.stores.forgetting import forgetting
 from responses_ws.transports import control, monitoring
 
@@ -46,6 +48,7 @@ async def lifespan(
         return
     # Not awaited: a model may take a while to load, and requests for others should not wait for it.
     starting = [asyncio.create_task(start(engine)) for engine in engines]
+    starting.append(asyncio.create_task(keep_replaying()))
     await registry.prepare()
     await control.listen()
     drain.when_draining(background_responses.drain)
@@ -91,4 +94,5 @@ async def close() -> None:
     dispatcher.stop()
     # Both wait for their threads.
     await asyncio.to_thread(writer.stop)
+    journal.close()
     await asyncio.to_thread(dbpool.shutdown)

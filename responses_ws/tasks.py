@@ -8,6 +8,7 @@ from celery import shared_task
 
 from responses_ws.billing import ledger
 from responses_ws.runtime.faults import faultpoint
+from responses_ws.serving.replay import replay
 from responses_ws.stores import pruning
 
 
@@ -21,7 +22,8 @@ def bill_batch() -> None:
 
 @shared_task(name="responses_ws.reap", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
 def reap() -> None:
-    """Close the usage records of processes that died."""
+    """Close the usage records of processes that died; first as their journals on this machine say."""
+    replay()
     ledger.reap()
 
 

@@ -13,6 +13,7 @@ import pytest
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
 from responses_ws.runtime import dbpool, metrics, rates
+from responses_ws.runtime.journal import journal
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving.admission import Principal
@@ -63,6 +64,7 @@ def _process_state() -> Iterator[None]:
     """Everything that a process owns begins anew with each test; threads give back their connections."""
     yield
     writer.stop()
+    journal.close()
     dbpool.shutdown()
     hot_tier.clear()
     rates.reset()

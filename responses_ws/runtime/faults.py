@@ -43,6 +43,8 @@ POINTS = (
     "end.begun",
     "end.written",
     "end.durable",
+    # With a journal: told before it is durable.
+    "journal.written",
     # The copy of a stored chain in Redis.
     "copy.before",
     "copy.after",
@@ -63,6 +65,9 @@ POINTS = (
     # Records of processes that died.
     "reap.before",
     "reap.after",
+    # The journal of a process that died, one record of it.
+    "replay.before",
+    "replay.after",
 )
 ACTIONS = ("kill", "raise", "cancel", "sleep")
 

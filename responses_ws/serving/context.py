@@ -39,6 +39,7 @@ from responses_ws.tools.registry import tools as hosted_tools
 
 from .admission import Principal, Ticket
 from .conversations import Hold
+from .ending import Promised
 from .mailbox import Mailbox
 from .safety import Screening
 from .sampling import Word
@@ -358,7 +359,9 @@ class Context(Gathered, kw_only=True):
             prompt = said(prompt)
         return prompt.extended(given) if given else prompt
 
-    def link(self, response: JsonObject, output: list[Item], place: Place | None, said: Said = as_it_is) -> Link:
+    def link(
+        self, response: JsonObject, output: list[Item], place: Place | Promised | None, said: Said = as_it_is
+    ) -> Link:
         """What a continuation of the finished response will need. ``output``: of its last step, as it is kept."""
         prompt, parent = self._prompt_with(output, said), self.parent
         ancestor = ""

@@ -35,6 +35,7 @@ from responses_ws.stores.memory import hot_tier
 from responses_ws.tools.registry import tools as hosted_tools
 
 from .admission import admit
+from .arrival import may_have_come
 from .context import Asked, Context, Gathered, run_upstream, tool_set
 from .conversations import find_conversation, hold, link_of
 from .prompts import expanded
@@ -255,6 +256,8 @@ async def _find_parent(asked: Asked, *, is_counted: bool) -> Link | None:
             # Of this connection alone, and nowhere in the database.
             return msgspec.structs.replace(link, place=None, fallback=link.place)
     stored = await find_stored(project_id, response_id)
+    if stored is None and await may_have_come(project_id, response_id):
+        stored = await find_stored(project_id, response_id)
     if stored is None or stored.response["status"] not in CONTINUABLE:
         raise PreviousResponseNotFound(response_id)
     link = await _link_from(stored, asked)

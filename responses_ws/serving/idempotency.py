@@ -22,7 +22,7 @@ from responses_ws.runtime.writer import writer
 from responses_ws.stores import rows
 
 from .admission import Principal
-from .recording import LEASE
+from .checkpoints import LEASE
 
 _MAX_LENGTH = 255
 

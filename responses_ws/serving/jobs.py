@@ -17,8 +17,8 @@ from responses_ws.stores.base import StoredChain
 from responses_ws.stores.runs import Claim, Taken
 
 from .context import Context
+from .ending import LeaseLost
 from .mailbox import Mailbox
-from .recording import LeaseLost
 from .run import Run
 from .sampling import Sign, Word
 from .turns import conversation_let_go

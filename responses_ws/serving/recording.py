@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -13,61 +13,31 @@ import msgspec
 from django.utils import timezone
 
 from responses_ws.conf import app_settings
-from responses_ws.connection.chain import CONTINUABLE
 from responses_ws.models import UsageRecord
-from responses_ws.protocol.errors import ApiError, ConversationLocked, PreviousResponseNotFound
-from responses_ws.protocol.items import Item
+from responses_ws.protocol.errors import ApiError, PreviousResponseNotFound
 from responses_ws.protocol.usage import Usage
-from responses_ws.runtime import background, dbpool, logs, metrics, sql
+from responses_ws.runtime import background, connections, dbpool, logs, metrics, sql
+from responses_ws.runtime.dbpool import unavailable
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.faults import faultpoint
+from responses_ws.runtime.journal import File, journal
 from responses_ws.runtime.tracing import NOTHING, Span
 from responses_ws.runtime.writer import writer
 from responses_ws.signals import turn_finished
-from responses_ws.stores import conversations, events, rows, runs
+from responses_ws.stores import events, rows, runs
 from responses_ws.stores.base import Place
 from responses_ws.stores.conversations import Appending
+from responses_ws.stores.memory import hot_tier
 
+from . import ending as ends
 from .admission import Principal, Ticket
+from .checkpoints import LEASE, checkpointer, counts_of
+from .ending import Ending, LeaseLost, Promised, Stored
 from .token_step import TokenStep
 
-LEASE = timedelta(seconds=60)
-"""A reaper may close a record this long after its process was last heard of."""
-SECONDS_BETWEEN_CHECKPOINTS = 1.0
+logger = logging.getLogger(__name__)
+
 _PATHS = ("", "append", "rewind", "full")
-
-
-class LeaseLost(Exception):
-    """The reaper has closed this record: its process was not heard of for too long. One of the two wins, and it has.
-    Or, of a background response: another process has taken over.
-
-    The turn then fails, whatever the engine made: the ledger will not say more than the last checkpoint; or than what
-    the other process makes.
-    """
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """A response to be kept with its record, in the same commit."""
-
-    response: dict[str, Any]
-    parent: Place | None
-    items: Sequence[Item]
-    """Behind the parent's end; without a stored parent, the whole context."""
-    input_end: int
-    begun: Place | None = None
-    """Where it ends already, if it was stored when it was queued: only its output is missing."""
-    rewrite: Callable[[], Sequence[Item]] | None = None
-    """The whole context, where the parent only saves writing it: a conversation outlives the responses on it."""
-
-    @property
-    def items_begun(self) -> int:
-        """How many of the items were stored when it was queued."""
-        assert self.begun is not None, "it was queued"
-        return self.begun.end - (self.parent.end if self.parent else 0)
-
-    @property
-    def can_be_continued(self) -> bool:
-        return self.response["status"] in CONTINUABLE
 
 
 class Record:
@@ -110,6 +80,7 @@ class Record:
             "lease_until": now + LEASE,
         }
         self._opened: Future[Any] | None = None
+        self._is_tried = False
         self._token_steps: list[TokenStep] = []
         self.claim: runs.Claim | None = None
         """Of a background response: what gives this process the right to write about it."""
@@ -126,12 +97,18 @@ class Record:
         """Hand the row to the group writer; `wait_until_open` says when it is durable."""
         faultpoint("row.before")
         self._opened = writer.submit(self._write_row)
-        _checkpointer.watch(self)
+        checkpointer.watch(self)
 
     def _write_row(self) -> None:
         """In the writer's thread."""
-        sql.insert(UsageRecord, [self._row])
+        if not self._was_committed():
+            sql.insert(UsageRecord, [self._row])
         faultpoint("row.written")
+
+    def _was_committed(self) -> bool:
+        """Whether an earlier try has come through, and only its answer was lost with the connection."""
+        is_again, self._is_tried = self._is_tried, True
+        return is_again and UsageRecord.objects.filter(response_id=self.response_id).exists()
 
     async def open_queued(self, stored: Stored, frames: Sequence[str], run: Mapping[str, Any]) -> Place:
         """Make the record durable together with all that others may ask for, or need to run it.
@@ -142,7 +119,10 @@ class Record:
             PreviousResponseNotFound: its parent has been deleted meanwhile; nothing was written.
         """
         self._opened = writer.submit(lambda: self._write_queued(stored, frames, run))
-        place = await asyncio.wrap_future(self._opened)
+        try:
+            place = await asyncio.wrap_future(self._opened)
+        except sql.UNAVAILABLE as exc:
+            raise unavailable(type(exc).__name__) from exc
         if isinstance(place, ApiError):
             raise place
         self.resume(runs.Claim(self.response_id))
@@ -154,7 +134,7 @@ class Record:
             self._opened = Future()
             self._opened.set_result(None)
         self.claim = claim
-        _checkpointer.watch(self)
+        checkpointer.watch(self)
 
     async def cannot_repeat(self) -> None:
         """What is done next has effects elsewhere, so it is not to be done again by another process.
@@ -171,16 +151,18 @@ class Record:
     def let_go(self) -> None:
         """Another process goes on with it: nothing more is written by this one."""
         self.is_closed = True
-        _checkpointer.forget(self)
+        checkpointer.forget(self)
 
     def _write_queued(self, stored: Stored, frames: Sequence[str], run: Mapping[str, Any]) -> Place | ApiError:
         """In the writer's thread."""
-        stored, error = _with_its_past(stored)
+        project_id, response_id = self._principal.project_id, self.response_id
+        if self._was_committed():
+            return rows.place_of(project_id, response_id) or PreviousResponseNotFound(response_id)
+        stored, error = ends.with_its_past(stored)
         if error is not None:
             return error
-        place = self._save(stored, timezone.now())
+        place = ends.save(project_id, stored, timezone.now())
         sql.insert(UsageRecord, [self._row])
-        project_id, response_id = self._principal.project_id, self.response_id
         runs.insert({**run, "response_id": response_id, "project_id": project_id, "next_number": len(frames)})
         if frames:
             events.insert_events(project_id, response_id, 0, frames)
@@ -214,7 +196,7 @@ class Record:
         reason: str = "",
         stored: Stored | None = None,
         appending: Appending | None = None,
-    ) -> Place | None:
+    ) -> Place | Promised | None:
         """Make the end durable, with it the response and what it adds to its conversation.
 
         Returns where a stored response now ends.
@@ -227,7 +209,7 @@ class Record:
         """
         assert not self.is_closed, "a record is closed once"
         self.is_closed = True
-        _checkpointer.forget(self)
+        checkpointer.forget(self)
         if self.events is not None:
             self.events.settle()
         if self._ticket is not None:
@@ -236,36 +218,111 @@ class Record:
 
     async def _close(
         self, status: str, usage: Usage, reason: str, stored: Stored | None, appending: Appending | None
-    ) -> Place | None:
-        now = timezone.now()
+    ) -> Place | Promised | None:
         duration_ms = (time.perf_counter() - self._received_at) * 1000
         fields = {
             "status": status,
             "reason": reason[:64],
             "estimated": usage.estimated,
-            **_counts(usage),
-            "ended_at": now,
+            **counts_of(usage),
+            "ended_at": timezone.now(),
             "first_token_ms": self.first_token_ms,
             "duration_ms": duration_ms,
             # Of several steps, the one that cost the most.
             "render_path": max((step.path or "" for step in self._token_steps), key=_PATHS.index, default=""),
             "rendered_tokens": sum(step.rendered_tokens for step in self._token_steps),
         }
-        end: Place | ApiError | LeaseLost | None = None
+        ending = Ending(self._row, fields, stored, appending, self.claim)
         has_failed = True
         faultpoint("end.before")
         try:
-            end = await writer.write(lambda: self._write_end(fields, stored, appending, now))
-            has_failed = isinstance(end, Exception)
+            if self._may_run_ahead(ending) and (promised := await self._promise(ending, usage)) is not None:
+                has_failed = False
+                return promised if stored is not None else None
+            end = await self._commit(ending)
+            has_failed = isinstance(end, ApiError)
         finally:
             self._count_in("failed" if has_failed else status, usage, reason, duration_ms)
         faultpoint("end.durable")
+        if isinstance(end, ApiError):
+            dispatcher.kick()
+            raise end
+        self._follow_up(ending, usage)
+        return end
+
+    async def _commit(self, ending: Ending) -> Place | ApiError | None:
+        """The end in the database. Where that is down for longer than the writer has patience, in the journal: but
+        then its counts alone, and what was to be stored has failed.
+        """
+        if not isinstance(self._opening_failure(), sql.UNAVAILABLE):
+            try:
+                return await asyncio.wrap_future(writer.submit(partial(ends.commit, ending)))
+            except sql.UNAVAILABLE:
+                pass
+        if ending.claim is not None:
+            # Whoever claims it when the database is back makes it anew, or says that it has failed.
+            return LeaseLost(self.response_id)
+        is_lost = ending.stored is not None or ending.appending is not None
+        fields = {**ending.fields}
+        if is_lost:
+            fields |= {"status": UsageRecord.Status.FAILED, "reason": "database_unavailable"}
+        told = Ending(ending.row, fields)
+        try:
+            file = await journal.append(ends.encoded(told), sync=True)
+        except OSError as exc:
+            logger.error("The counts of response %s are lost, the reaper will close it: %s", self.response_id, exc)
+        else:
+            _settle_when_written(writer.submit(partial(ends.keep_word, told), patience=math.inf), file)
+        return unavailable("an end could not be written") if is_lost else None
+
+    def _opening_failure(self) -> BaseException | None:
+        """Why the row is not there, as far as that is known."""
+        opened = self._opened
+        return opened.exception() if opened is not None and opened.done() and not opened.cancelled() else None
+
+    def _may_run_ahead(self, ending: Ending) -> bool:
+        """Whether the client may be told of this end before the database is: of a plain turn that has gone well.
+
+        A conversation and a background response are asked for by their ids elsewhere at any time; and a record that is
+        not open yet would be missed by those who look whether a response is still to come.
+        """
+        if app_settings.DURABILITY != "journal" or ending.appending is not None or not app_settings.JOURNAL_DIR:
+            return False
+        is_open = self._opened is not None and self._opened.done() and self._opening_failure() is None
+        return is_open and ending.claim is None and ending.fields["status"] != UsageRecord.Status.FAILED
+
+    async def _promise(self, ending: Ending, usage: Usage) -> Promised | None:
+        """Keep the end in the journal, and have it written. None where the journal cannot keep it."""
+        if ending.stored is not None:
+            # The turn goes on with its own; what is written later is how it is now.
+            stored = msgspec.structs.replace(ending.stored, response={**ending.stored.response})
+            ending = msgspec.structs.replace(ending, stored=stored)
+        try:
+            file = await journal.append(ends.encoded(ending), sync=app_settings.JOURNAL_FSYNC)
+        except OSError as exc:
+            logger.error("The journal cannot be written, ends wait for the database: %s", exc)
+            return None
+        faultpoint("journal.written")
+        promised = Promised(ending.project_id, self.response_id, ending.stored.end if ending.stored else 0)
+        promised.writing = writer.submit(partial(ends.keep_word, ending, promised), patience=math.inf)
+        _settle_when_written(promised.writing, file)
+        background.spawn(self._keep_promise(ending, promised, usage))
+        return promised
+
+    async def _keep_promise(self, ending: Ending, promised: Promised, usage: Usage) -> None:
+        place = await promised.when_written()
+        faultpoint("end.durable")
+        if place is None and ending.stored is not None:
+            # Deleted, as everything that continued what was deleted.
+            hot_tier.forget(ending.project_id, {self.response_id})
+            connections.forget_responses(ending.project_id, {self.response_id})
+        self._follow_up(ending, usage)
+
+    def _follow_up(self, ending: Ending, usage: Usage) -> None:
+        """It is in the database: tell those who wait for nothing else."""
         dispatcher.kick()
         if turn_finished.has_listeners():
-            background.spawn(dbpool.run(self._tell, status, usage))
-        if isinstance(end, Exception):
-            raise end
-        return end
+            background.spawn(dbpool.run(self._tell, str(ending.fields["status"]), usage))
 
     def _count_in(self, status: str, usage: Usage, reason: str, duration_ms: float) -> None:
         model = self._row["model"]
@@ -290,7 +347,7 @@ class Record:
                 "reason": reason[:64],
                 "duration_ms": round(duration_ms, 1),
                 "first_token_ms": self.first_token_ms and round(self.first_token_ms, 1),
-                **_counts(usage),
+                **counts_of(usage),
             }
             logs.came_to_pass("turn ended", details)
 
@@ -322,106 +379,12 @@ class Record:
             usage=usage,
         )
 
-    def _write_end(
-        self, fields: dict[str, Any], stored: Stored | None, appending: Appending | None, now: datetime
-    ) -> Place | ApiError | LeaseLost | None:
-        """In the writer's thread. Returns where the response is stored, or why the turn fails after all."""
-        faultpoint("end.begun")
-        if self.claim is not None and not runs.end(self.claim) and rows.is_held(self.response_id):
-            return LeaseLost(self.response_id)
-        error: ApiError | None = None
-        if appending is not None and not conversations.append(appending):
-            error = ConversationLocked(appending.conversation_id)
-        elif stored is not None and stored.begun is None:
-            stored, error = _with_its_past(stored)
-        if error is not None:
-            fields = {**fields, "status": UsageRecord.Status.FAILED, "reason": error.code}
-        where = {"response_id": self.response_id, "status": UsageRecord.Status.IN_PROGRESS}
-        if not sql.update(UsageRecord, fields, where):
-            if UsageRecord.objects.filter(response_id=self.response_id).exists():
-                raise LeaseLost(self.response_id)
-            # Its opening failed, or was never tried: the row is written whole.
-            sql.insert(UsageRecord, [{**self._row, **fields}])
-        if stored is None or error is not None:
-            return error
-        if stored.begun is not None:
-            place = rows.finish(stored.response, stored.begun, stored.items[stored.items_begun :])
-            if place is None:
-                return PreviousResponseNotFound(stored.response["previous_response_id"] or self.response_id)
-        else:
-            place = self._save(stored, now)
-        if appending is not None:
-            conversations.remember_place(appending.conversation_id, place)
-        faultpoint("end.written")
-        return place
 
-    def _save(self, stored: Stored, now: datetime) -> Place:
-        return rows.save(
-            project_id=self._principal.project_id,
-            response=stored.response,
-            parent=stored.parent,
-            items=stored.items,
-            input_end=stored.input_end,
-            expires_at=now + timedelta(days=app_settings.STORE_DAYS),
-        )
+def _settle_when_written(writing: "Future[Place | None]", file: File) -> None:
+    """What the journal has is news until the database has it, too."""
 
+    def settle(done: "Future[Place | None]") -> None:
+        if done.exception() is None:
+            file.settle()
 
-def _with_its_past(stored: Stored) -> tuple[Stored, ApiError | None]:
-    """What is to be stored, now that its parent may be gone; and the refusal, if it cannot do without."""
-    if stored.parent is None or rows.exists(stored.parent):
-        return stored, None
-    if stored.rewrite is None:
-        return stored, PreviousResponseNotFound(stored.response["previous_response_id"])
-    return msgspec.structs.replace(stored, parent=None, items=stored.rewrite()), None
-
-
-def _counts(usage: Usage) -> dict[str, int]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "output_tokens": usage.output_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-    }
-
-
-class _Checkpointer:
-    """Writes the counts of running turns and renews their leases, awaited by nobody."""
-
-    def __init__(self) -> None:
-        self._open: dict[Record, tuple[Usage, float]] = {}
-        """Per record what was last written, and when."""
-        self._task: asyncio.Task[None] | None = None
-
-    def watch(self, record: Record) -> None:
-        self._open[record] = (record.count(), time.monotonic())
-        loop = asyncio.get_running_loop()
-        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._run(), context=logs.of_nobody())
-
-    def forget(self, record: Record) -> None:
-        self._open.pop(record, None)
-
-    async def _run(self) -> None:
-        while self._open:
-            await asyncio.sleep(SECONDS_BETWEEN_CHECKPOINTS)
-            now = time.monotonic()
-            for record, (written, at) in list(self._open.items()):
-                counted = record.count()
-                if counted != written or now - at > LEASE.total_seconds() / 4:
-                    self._open[record] = (counted, now)
-                    faultpoint("checkpoint.before")
-                    writer.submit(_checkpoint(record.response_id, counted))
-
-
-def _checkpoint(response_id: str, counted: Usage) -> Callable[[], None]:
-    def write() -> None:
-        changes = {"lease_until": timezone.now() + LEASE, "estimated": counted.estimated, **_counts(counted)}
-        where = {"response_id": response_id, "status": UsageRecord.Status.IN_PROGRESS}
-        sql.update(UsageRecord, changes, where)
-        faultpoint("checkpoint.written")
-
-    return write
-
-
-_checkpointer = _Checkpointer()
+    writing.add_done_callback(settle)

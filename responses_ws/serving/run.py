@@ -41,11 +41,12 @@ from responses_ws.stores.runs import Claim
 from .admission import admit
 from .calls import ask
 from .context import Asked, Context, Said, as_it_is
+from .ending import LeaseLost, Stored
 from .failures import told
 from .hosted import HostedWork
 from .mailbox import Mailbox
 from .queued import seal_request
-from .recording import LeaseLost, Record, Stored
+from .recording import Record
 from .sampling import Errand, Sign, Word
 from .sealed import seal_context, seal_reasoning
 from .settling import settle, to_store

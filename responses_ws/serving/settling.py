@@ -14,7 +14,8 @@ from responses_ws.stores.memory import hot_tier
 from responses_ws.stores.redis import copied_ids
 
 from .context import Context, Said
-from .recording import Record, Stored
+from .ending import Promised, Stored
+from .recording import Record
 
 
 async def settle(
@@ -48,19 +49,36 @@ async def settle(
         # Deleted while this ran: nothing goes on from what was said there.
         return link
     is_shared = stored is not None and stored.can_be_continued
+    # A copy: steers that are kept for the next create live on this connection only.
+    shared = msgspec.structs.replace(link, kept_input=[])
     if is_shared and app_settings.REDIS_URL:
-        link.copied = copied_ids(link, context.parent)
         # Awaited by nobody: until it is there, others find the response in the database.
-        background.spawn(redis_store.save(link, context.parent))
+        if isinstance(place, Promised):
+            background.spawn(_copy_when_written(place, (link, shared), context.parent))
+        else:
+            link.copied = shared.copied = copied_ids(link, context.parent)
+            background.spawn(redis_store.save(link, context.parent))
     elif asked.fallback is not None and stored is None and hold is None and turn.status in CONTINUABLE:
         asked.fallback.keep(link, context.parent)
     # Before the terminal event: a fast client continues in the same millisecond.
     if asked.chains is not None:
         asked.chains.put(asked.stream_id, link)
     if is_shared:
-        # A copy: steers that are kept for the next create live on this connection only.
-        hot_tier.put(msgspec.structs.replace(link, kept_input=[]))
+        hot_tier.put(shared)
     return link
+
+
+async def _copy_when_written(promised: Promised, links: tuple[Link, Link], parent: Link | None) -> None:
+    """Put a response into Redis once the database has it: before that, a deletion would not find it."""
+    place = await promised.when_written()
+    if place is None:
+        return
+    if parent is not None and isinstance(parent.place, Promised):
+        parent = msgspec.structs.replace(parent, place=parent.place.kept)
+    written = msgspec.structs.replace(links[0], place=place)
+    for link in (written, *links):
+        link.copied = copied_ids(written, parent)
+    await redis_store.save(written, parent)
 
 
 def to_store(context: Context, turn: Turn, output: list[Item], *, begun: Place | None) -> Stored:

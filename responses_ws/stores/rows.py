@@ -200,6 +200,12 @@ def _response_of(found: StoredResponse, output: list[Item]) -> dict[str, Any]:
     return response
 
 
+def place_of(project_id: int, response_id: str) -> Place | None:
+    """Where a response ends. None where there is no such."""
+    found = StoredResponse.objects.of(project_id).select_related("chain").filter(id=response_id).first()
+    return None if found is None else _place_of(found)
+
+
 def status_of(project_id: int, response_id: str) -> str | None:
     """The status of a response, without its context. None where there is no such."""
     found = _find(StoredResponse.objects.of(project_id).only("status"), response_id)

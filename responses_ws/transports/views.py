@@ -17,6 +17,7 @@ from responses_ws.protocol.request import decode_request
 from responses_ws.runtime import bus, dbpool
 from responses_ws.serving import background
 from responses_ws.serving.admission import Principal, Ticket
+from responses_ws.serving.arrival import may_have_come
 from responses_ws.serving.compaction import compact
 from responses_ws.serving.context import Asked
 from responses_ws.serving.counting import count_input
@@ -82,6 +83,8 @@ async def _stored(principal: Principal, response_id: str) -> StoredChain:
     stored = None
     if is_well_formed(response_id):
         stored = await dbpool.run(rows.load, principal.project_id, response_id)
+        if stored is None and await may_have_come(principal.project_id, response_id):
+            stored = await dbpool.run(rows.load, principal.project_id, response_id)
     if stored is None:
         raise _response_not_found(response_id)
     return stored
@@ -114,6 +117,8 @@ class ResponseView(ApiView):
         deleted = None
         if is_well_formed(response_id):
             deleted = await dbpool.run(_delete, project_id, response_id)
+            if deleted is None and await may_have_come(project_id, response_id):
+                deleted = await dbpool.run(_delete, project_id, response_id)
         if deleted is None:
             raise _response_not_found(response_id)
         # Here at once, in other processes as soon as they hear of it.
