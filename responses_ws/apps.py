@@ -10,7 +10,7 @@ class ResponsesWsConfig(AppConfig):
 
     def ready(self) -> None:
         # Importing registers the checks.
-        from . import checks  # noqa: F401
+        from . import checks, service_checks  # noqa: F401
         from .runtime import tracing
 
         # Without the package there are no spans, and E006.

@@ -14,7 +14,8 @@ APP = ROOT / "responses_ws"
 
 
 def test_every_system_check_is_listed() -> None:
-    made = set(re.findall(r'id="(responses_ws\.[EW]\d+)"', (APP / "checks.py").read_text()))
+    sources = (APP / "checks.py").read_text() + (APP / "service_checks.py").read_text()
+    made = set(re.findall(r'id="(responses_ws\.[EW]\d+)"', sources))
 
     listed = re.findall(r"^\| `(responses_ws\.[EW]\d+)`", (DOCS / "reference" / "checks.md").read_text(), re.MULTILINE)
 
