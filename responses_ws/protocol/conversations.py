@@ -4,6 +4,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from .errors import InvalidRequest
 from .request import JsonObject, Metadata, bad_json
 from .shapes import shape
 
@@ -31,12 +32,22 @@ class NewItems(msgspec.Struct, kw_only=True):
 
 def decode_new(body: bytes) -> NewConversation:
     """Raises InvalidRequest. An empty body is as good as ``{}``."""
-    return _decoded(body or b"{}", NewConversation)
+    new = _decoded(body or b"{}", NewConversation)
+    _check_metadata(new.metadata)
+    return new
 
 
 def decode_metadata(body: bytes) -> NewMetadata:
     """Raises InvalidRequest."""
-    return _decoded(body, NewMetadata)
+    new = _decoded(body, NewMetadata)
+    _check_metadata(new.metadata)
+    return new
+
+
+def _check_metadata(metadata: dict[str, str] | None) -> None:
+    """They become JSON that a database reads, and PostgreSQL's JSON knows no U+0000. Items are kept as text."""
+    if any("\0" in text for pair in (metadata or {}).items() for text in pair):
+        raise InvalidRequest("Metadata may not contain the character U+0000.", param="metadata")
 
 
 def decode_items(body: bytes) -> NewItems:

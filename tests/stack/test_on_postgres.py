@@ -17,6 +17,7 @@ SUITES += ["tests/models", "tests/admin", "tests/stores", "tests/runtime", "test
 ELSEWHERE = ["runtime/test_harmony.py", "runtime/test_http.py", "runtime/test_launcher.py", "runtime/test_renderers.py"]
 ELSEWHERE += ["runtime/test_redis.py", "stores/test_ids.py", "stores/test_redis.py", "stores/test_redis_cluster.py"]
 ELSEWHERE += ["serving/test_moving_chains.py", "transports/test_fallback.py"]
+ELSEWHERE += ["runtime/test_autobahn.py", "runtime/test_protocols.py", "runtime/test_smuggling.py"]
 ELSEWHERE += ["serving/test_hosted_mcp.py", "serving/test_replicas.py", "serving/test_token_replicas.py"]
 ELSEWHERE += ["transports/schema", "transports/test_bodies.py", "transports/test_lanes_properties.py"]
 ELSEWHERE += ["transports/test_llama_loop.py", "transports/test_smollm2.py"]
