@@ -1,8 +1,10 @@
 """A process that runs background responses and listens to nobody: what a server is to `lifespan`, without a socket."""
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable
+from types import FrameType
 
 from responses_ws.lifespan import Message, lifespan
 from responses_ws.runtime import drain
@@ -30,8 +32,14 @@ async def run(
     said: asyncio.Queue[Message] = asyncio.Queue()
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        # One that comes when all is done changes nothing; the loop's own handlers would have gone with it by then.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(signals.put_nowait, number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, number)
+        signal.signal(number, hear)
     process = asyncio.create_task(lifespan({"type": "lifespan"}, told.get, said.put))
     await told.put({"type": "lifespan.startup"})
     answer = await said.get()

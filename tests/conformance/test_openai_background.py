@@ -16,6 +16,7 @@ pytestmark = pytest.mark.conformance
 
 ENDLESS = "!tokens 3000 !rate 100 hello"
 SHORT = "!tokens 30 !rate 60 hello"
+LONG = "!tokens 150 !rate 50 hello"
 LATE = "!tokens 5 !ttft 3000 hello"
 TERMINAL = ("response.completed", "response.failed", "response.incomplete")
 SAID_TO_BEGIN = "SELECT 1 FROM responses_ws_usagerecord WHERE response_id = ? AND output_tokens > 0"
@@ -158,10 +159,10 @@ def test_a_restart_hands_over_what_has_said_nothing(database: Path, key: str, cl
         Server(directory=database, name="leaving") as own,
         OpenAI(base_url=own.base_url, api_key=key, max_retries=0) as asked,
     ):
+        talking = asked.responses.create(model="scripted", input=LONG, background=True)
+        until(lambda: own.rows(SAID_TO_BEGIN, talking.id), "the other one to begin")
         stream = iter(asked.responses.create(model="scripted", input=LATE, background=True, stream=True))
         seen = [next(stream) for _ in range(3)]
-        talking = asked.responses.create(model="scripted", input=SHORT, background=True)
-        until(lambda: own.rows(SAID_TO_BEGIN, talking.id), "the other one to begin")
         own.signal(signal.SIGTERM)
         rest = list(client.responses.retrieve(seen[0].response.id, stream=True, starting_after=2))
         assert own.stop() == 0
@@ -179,12 +180,12 @@ def test_whoever_is_left_goes_on_with_what_a_killed_process_ran(database: Path, 
         Server(directory=database, name="killed", limits={"background_lease_seconds": 3}) as own,
         OpenAI(base_url=own.base_url, api_key=key, max_retries=0) as asked,
     ):
-        silent = asked.responses.create(model="scripted", input=LATE, background=True, stream=True)
-        silent_id = next(iter(silent)).response.id
         talking = iter(asked.responses.create(model="scripted", input=ENDLESS, background=True, stream=True))
         heard = [next(talking) for _ in range(10)]
         until(lambda: own.rows(SAID_TO_BEGIN, heard[0].response.id), "a checkpoint")
         polled = asked.responses.create(model="scripted", input=LATE, background=True)
+        silent = asked.responses.create(model="scripted", input=LATE, background=True, stream=True)
+        silent_id = next(iter(silent)).response.id
         own.signal(signal.SIGKILL)
         with pytest.raises((openai.APIError, httpx.HTTPError)):
             heard += talking
