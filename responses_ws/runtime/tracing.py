@@ -8,6 +8,7 @@ Source: OpenTelemetry's semantic conventions for generative AI; W3C Trace Contex
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from responses_ws import __version__
@@ -52,7 +53,7 @@ class Span:
 
 NOTHING = Span()
 _otel: Any = None
-"""The module below, once somebody wants spans."""
+"""OpenTelemetry's modules and our tracer, once somebody wants spans."""
 
 
 class _Recorded(Span):
@@ -87,11 +88,8 @@ def start() -> None:
     if app_settings.TRACING:
         from opentelemetry import context, propagate, trace
 
-        class _Otel:
-            tracer = trace.get_tracer("responses_ws", __version__)
-
-        _otel = _Otel
-        _otel.context, _otel.propagate, _otel.trace = context, propagate, trace
+        tracer = trace.get_tracer("responses_ws", __version__)
+        _otel = SimpleNamespace(context=context, propagate=propagate, trace=trace, tracer=tracer)
 
 
 def received(headers: Mapping[str, str]) -> None:
