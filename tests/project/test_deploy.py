@@ -112,6 +112,9 @@ def test_prometheus_knows_every_process_that_runs_turns() -> None:
     running = {"responses_ws_serve", "responses_ws_background"}
     serving = {f"{name}:8000" for name, one in services.items() if running & set(one.command)}
     assert set(job["static_configs"][0]["targets"]) == serving
+    # Django answers 400 to whoever calls it by another name.
+    allowed = services["web1"].environment["ALLOWED_HOSTS"].split(",")
+    assert {name for name, one in services.items() if "responses_ws_serve" in one.command} <= set(allowed)
 
 
 def test_a_web_server_has_ten_seconds_more_than_its_drain_and_the_proxy_has_more_than_that() -> None:
