@@ -159,16 +159,19 @@ def in_order(turns: Iterable[Turn]) -> Iterator[str]:
 
 def found_again(well: Web, turns: Iterable[Turn]) -> Iterator[str]:
     """I5: what was acknowledged is there, as it was acknowledged."""
+    by_key: dict[str, list[Turn]] = {}
     for turn in turns:
-        client = well.client(turn.key)
-        if not (turn.is_acknowledged and turn.asked["store"]):
-            continue
-        status, body = client.ask("GET", f"/responses/{turn.response_id}")
-        if status != 200 or body != turn.response:
-            yield f"I5 {turn.label}: {turn.response_id} was completed and is now {status}: {body}"
-        status, body = client.ask("GET", f"/responses/{turn.response_id}/input_items?limit=1")
-        if status != 200 or said_in(body["data"][0]) != turn.asked["input"]:
-            yield f"I5 {turn.label}: its input is now {status}: {body}"
+        if turn.is_acknowledged and turn.asked["store"]:
+            by_key.setdefault(turn.key, []).append(turn)
+    for key, kept in by_key.items():
+        client = well.client(key)
+        bodies = client.ask_all(f"/responses/{turn.response_id}" for turn in kept)
+        inputs = client.ask_all(f"/responses/{turn.response_id}/input_items?limit=1" for turn in kept)
+        for turn, (status, body), (input_status, listed) in zip(kept, bodies, inputs, strict=True):
+            if status != 200 or body != turn.response:
+                yield f"I5 {turn.label}: {turn.response_id} was completed and is now {status}: {body}"
+            if input_status != 200 or said_in(listed["data"][0]) != turn.asked["input"]:
+                yield f"I5 {turn.label}: its input is now {input_status}: {listed}"
 
 
 def said_in(item: dict[str, Any]) -> str:

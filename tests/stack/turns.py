@@ -4,11 +4,10 @@ import json
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from typing import Any
 
 from websockets.exceptions import WebSocketException
@@ -119,16 +118,26 @@ class Client:
         return self.history.add(Turn(label, asked, self.key, self.tenant))
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """An HTTP request below ``/v1``: the status and the body. Raises OSError: nobody answered."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {**self.headers, "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}/v1{path}", data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as refused:
-            with refused:
-                return refused.code, json.load(refused)
+        """An HTTP request below ``/v1``: the status and the body. Raises OSError or HTTPException: nobody answered."""
+        with closing(self._connected()) as connection:
+            return self._ask(connection, method, path, body)
+
+    def ask_all(self, paths: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """GET each of these, on one connection."""
+        with closing(self._connected()) as connection:
+            for path in paths:
+                yield self._ask(connection, "GET", path)
+
+    def _connected(self) -> HTTPConnection:
+        return HTTPConnection(self.url.removeprefix("http://"), timeout=SECONDS)
+
+    def _ask(
+        self, connection: HTTPConnection, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, f"/v1{path}", data, {**self.headers, "Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
 
 
 class Socket:
