@@ -24,7 +24,9 @@ SECONDS_UNASKED = 0.5
 """How long nobody waits for a Redis that has not answered. Then somebody asks it, for whom nobody waits."""
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _CLUSTER = "+cluster"
-_SILENT = (faults.ConnectionError, faults.TimeoutError, faults.RedisClusterException, OSError)
+_CUT = (faults.ConnectionError, RuntimeError)
+"""The connection has been closed. uvloop says so with a RuntimeError where something is written on it."""
+_SILENT = (*_CUT, faults.TimeoutError, faults.RedisClusterException, OSError)
 """It cannot be reached, does not answer, or is loading. All else is an answer: that it is full, say, or a replica."""
 
 
@@ -77,7 +79,7 @@ def _client_for(url: str) -> "aioredis.Redis":
         "socket_timeout": limits.redis_seconds,
         "socket_connect_timeout": limits.redis_seconds,
         # Once: of the connections that a restart has ended.
-        "retry": Retry(NoBackoff(), 1, supported_errors=(faults.ConnectionError,)),
+        "retry": Retry(NoBackoff(), 1, supported_errors=_CUT),
     }
     if is_cluster(url):
         return cast("aioredis.Redis", aioredis.RedisCluster.from_url(url.replace(_CLUSTER, "", 1), **options))

@@ -93,6 +93,27 @@ async def test_one_that_is_gone_is_used_again_when_it_is_back(use: Callable[...,
         assert len(os.listdir("/proc/self/fd")) <= before + 4
 
 
+def test_connections_that_were_reset_are_no_error_on_uvloop_either(settings: Any, redis_url: str) -> None:
+    """Which says with a RuntimeError that a transport is closed."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def ask_all() -> None:
+        await asyncio.gather(*(get(number) for number in range(20)))
+
+    async def ask_and_cut(proxy: Proxy) -> None:
+        for turns_of_the_loop in range(20):
+            await ask_all()
+            proxy.cut()
+            for _turn in range(turns_of_the_loop):
+                await asyncio.sleep(0)
+            await ask_all()
+        await redis.aclose()
+
+    with Proxy(redis_url) as proxy:
+        settings.RESPONSES_WS = {**settings.RESPONSES_WS, "REDIS_URL": proxy.url, "LIMITS": {"redis_seconds": PATIENT}}
+        uvloop.run(ask_and_cut(proxy))
+
+
 async def test_however_many_ask_the_connections_are_bounded(use: Callable[..., None], redis_url: str) -> None:
     with Proxy(redis_url) as proxy:
         use(proxy.url, redis_connections=4)
