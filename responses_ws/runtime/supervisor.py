@@ -131,7 +131,7 @@ class Supervisor:
                 signal.signal(sig, handler)
 
     def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
-        self.hurry = self.should_exit and sig == signal.SIGINT
+        self.hurry = self.hurry or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
 
     def handle_roll(self, _sig: int, _frame: FrameType | None) -> None:
@@ -143,7 +143,11 @@ class Supervisor:
         with theirs:
             fds = (self.listener.fileno(), theirs.fileno())
             command = [*self.command, "--fd", str(fds[0]), "--line", str(fds[1]), "--siblings", self.siblings.name]
-            process = subprocess.Popen(command, pass_fds=fds, start_new_session=True)
+            try:
+                process = subprocess.Popen(command, pass_fds=fds, start_new_session=True)
+            except OSError:
+                ours.close()
+                raise
         worker = Worker(process, ours, replaces)
         self.workers.append(worker)
         self.selector.register(ours, selectors.EVENT_READ, worker)
@@ -162,7 +166,10 @@ class Supervisor:
                 continue
             worker.heard_at = time.monotonic()
             self.has_served = True
-            worker.listens = worker.listens and LEFT not in words
+            if LEFT in words:
+                # If nobody has told it to: somebody has sent a signal to it alone.
+                worker.listens = False
+                worker.leaves_by = worker.leaves_by or time.monotonic() + self.grace_seconds
 
     def look_after(self) -> None:
         """Bury the dead, end what hangs, mark who has grown too large."""
@@ -180,7 +187,7 @@ class Supervisor:
             elif self.is_too_large(worker):
                 logger.warning("worker %d holds too much memory; another takes its place", worker.process.pid)
                 self.to_replace.append(worker)
-                self.begin_pause(worker)
+                self.begin_pause(now - worker.started_at)
 
     def renew(self) -> None:
         """Start what is missing; let those go that have been replaced, and start the next replacement."""
@@ -194,6 +201,13 @@ class Supervisor:
                 worker.replaces = None
         if time.monotonic() < self.start_after:
             return
+        try:
+            self.start_missing()
+        except OSError as exc:
+            logger.error("no worker can be started: %s", exc)
+            self.begin_pause(0.0)
+
+    def start_missing(self) -> None:
         while sum(worker.leaves_by is None and worker.replaces is None for worker in self.workers) < self.count:
             self.start()
         if any(worker.replaces is not None for worker in self.workers):
@@ -224,13 +238,13 @@ class Supervisor:
             self.to_replace = []
         else:
             logger.error("worker %d died (exit code %d); another takes its place", worker.process.pid, code)
-        self.begin_pause(worker)
+        self.begin_pause(time.monotonic() - worker.started_at)
 
-    def begin_pause(self, worker: Worker) -> None:
-        """Before the next start, the longer the more have failed in a row."""
-        now = time.monotonic()
-        self.failures = self.failures + 1 if now - worker.started_at < STEADY_SECONDS else 0
-        self.start_after = now + min(LONGEST_PAUSE, 2.0 ** (self.failures - 1)) if self.failures else now
+    def begin_pause(self, lived: float) -> None:
+        """Before the next start, the longer the more have failed in a row; ``lived``: the last one, in seconds."""
+        self.failures = self.failures + 1 if lived < STEADY_SECONDS else 0
+        pause = min(LONGEST_PAUSE, 2.0 ** (self.failures - 1)) if self.failures else 0.0
+        self.start_after = time.monotonic() + pause
 
     def dismiss(self, worker: Worker) -> None:
         if worker.leaves_by is None:
@@ -276,8 +290,8 @@ class Supervisor:
             self.hear(0)
             self.look_after()
         server.close()
-        # To those who have connected.
-        while asyncio.all_tasks() - {asyncio.current_task()} and time.monotonic() < deadline:  # noqa: ASYNC110
+        # Those who have connected are answered, or late for it.
+        while asyncio.all_tasks() - {asyncio.current_task()}:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -290,8 +304,8 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         # A connection that is closed with something unread is reset, and its answer may be lost.
         async with asyncio.timeout(TURN_AWAY_SECONDS):
             await reader.readuntil(b"\r\n\r\n")
-        writer.write(head.encode() + body)
-        await writer.drain()
+            writer.write(head.encode() + body)
+            await writer.drain()
     writer.close()
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,15 @@ def own(database: Path, model_server: ModelServer) -> Iterator[Server]:
         assert not running.trouble(), running.output()
 
 
-async def test_an_idle_socket_is_told_why_it_closes(short: Server, key: str) -> None:
+async def test_an_idle_socket_is_told_why_it_closes(short: Server, key: str, figure: Callable[..., None]) -> None:
     async with Door(short, key).socket() as socket:
+        opened = time.monotonic()
+        await socket.receive()
+        age = time.monotonic() - opened
         code = await socket.close_code()
+
+    figure(26, f"limit of {SECONDS} s: seconds to its code", target="the limit +- 1", measured=round(age, 2))
+    assert age > SECONDS - 0.2
 
     (error,) = socket.received
     assert (error["type"], error["status"]) == ("error", 400)

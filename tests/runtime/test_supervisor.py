@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from responses_ws.runtime.launcher import listen
-from responses_ws.runtime.supervisor import LONGEST_PAUSE, Supervisor, Worker
+from responses_ws.runtime.supervisor import LONGEST_PAUSE, Supervisor
 
 DEADLINE = 10.0
 
@@ -99,6 +99,37 @@ def test_a_worker_that_dies_is_replaced_and_all_end_with_the_supervisor(
     assert not any(map(is_there, started(tmp_path)))
 
 
+def test_a_worker_that_is_told_to_go_by_somebody_else_is_replaced_while_it_drains(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    takes_its_time = WORKER.replace(
+        "lambda *_: sys.exit(0)", "lambda *_: (line.send(b'L'), time.sleep(1), sys.exit(0))"
+    )
+
+    def tell_one() -> None:
+        wait_until(lambda: len(started(tmp_path)) == 2)
+        told = started(tmp_path)[0]
+        os.kill(told, signal.SIGTERM)
+        wait_until(lambda: len(started(tmp_path)) == 3)
+        assert is_there(told)
+
+    assert run_beside(supervisor_of(listener, tmp_path, takes_its_time), tell_one) == 0
+
+
+def test_where_no_process_can_be_made_it_tries_again(
+    listener: socket.socket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = supervisor_of(listener, tmp_path)
+    command, supervisor.command = supervisor.command, ["/nowhere/python"]
+
+    def repair() -> None:
+        wait_until(lambda: "no worker can be started" in caplog.text)
+        supervisor.command = command
+        wait_until(lambda: len(started(tmp_path)) == 2)
+
+    assert run_beside(supervisor, repair) == 0
+
+
 def test_workers_that_cannot_start_are_not_started_for_ever(listener: socket.socket, tmp_path: Path) -> None:
     supervisor = supervisor_of(listener, tmp_path, "import sys; sys.exit(3)")
 
@@ -159,17 +190,13 @@ def test_whoever_has_connected_and_was_not_served_is_told_to_come_back(listener:
 
 def test_the_more_fail_in_a_row_the_longer_the_next_waits(listener: socket.socket, tmp_path: Path) -> None:
     supervisor = supervisor_of(listener, tmp_path)
-    worker = Worker(process=None, line=None, replaces=None)  # type: ignore[arg-type]
     pauses: list[int] = []
 
-    for _ in range(7):
-        supervisor.begin_pause(worker)
+    for lived in (1, 1, 1, 1, 1, 1, 1, 1000, 1):
+        supervisor.begin_pause(lived)
         pauses.append(round(supervisor.start_after - time.monotonic()))
-    worker.started_at -= 1000
-    supervisor.begin_pause(worker)
-    pauses.append(round(supervisor.start_after - time.monotonic()))
 
-    assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE, 0]
+    assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE, 0, 1]
 
 
 def test_a_supervisor_that_was_stopped_itself_does_not_take_its_workers_for_hung(
