@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     faults_per_minute: float = 50.0
     """Frames of one socket that are no valid events. Whoever sends more is closed with 1008."""
     held_bytes: int = 256 * 1024 * 1024
-    """Of bodies, unfinished messages and waiting turns in one process. More are refused: 503, and 1013."""
+    """Of bodies and unfinished messages in one process. More are refused: 503, and 1013."""
     head_seconds: float = 30.0
     """How long the head of an HTTP request may take, at `responses_ws_serve`."""
     body_seconds: float = 30.0

@@ -26,10 +26,10 @@ from .stamps import stamps
 LEAST_READ = 16 * 1024
 # All frames, empty ones and pings too, for each message that a client may send. Those in fragments of 16 KiB pass.
 FRAMES_A_MESSAGE = 10
-# Of a body that was refused so many times the limit is thrown away, so that its sender comes to read the answer.
-DISCARDED = 4
 # A connection that is one too many may not stay for longer without a request.
 SECONDS_TO_ASK = 1.0
+# Of a body that was refused so many times the limit is thrown away, so that its sender comes to read the answer.
+DISCARDED = 4
 # And of a socket's frames for so many times so long, as long as they come: a peer that is still sending would be told
 # of nothing but a reset.
 LINGER_TIMES = 10

@@ -240,3 +240,50 @@ async def test_two_thousand_clients_come_back_at_once(door: Door, figure: Figure
 
     figure(15, "2,000 clients come back at once", target="all first events <= 15 s", measured=f"{slowest:.1f} s")
     assert slowest < 60
+
+
+@pytest.mark.chaos
+async def test_a_chain_of_five_hundred_turns(door: Door, vitals: Vitals, figure: Figure) -> None:
+    """Its words are kept once, however often they were continued. The scripted engine reads all of it each time."""
+    said = "lorem ipsum dolor " * 600
+    size, took, last = 0, [], None
+    async with door.socket(ping_interval=None) as client:
+        await client.turn(input=said, store=False)
+        before = vitals.memory
+        for number in range(500):
+            await client.create(input=f"!tokens 2 {number} {said}", previous_response_id=last, store=False)
+            began = time.perf_counter()
+            await client.receive()
+            took.append(time.perf_counter() - began)
+            last = (await client.rest_of_turn())[-1]["response"]["id"]
+            size += len(said)
+        grown = vitals.memory - before
+
+    early, late = (sorted(took[at : at + 20])[10] for at in (5, 480))
+    figure(
+        17,
+        "a chain of 500 turns",
+        target="memory <= 2 x JSON; turn 500 <= 1.5 x turn 5",
+        measured=f"{grown / size:.2f} x JSON; {late / early:.2f} x",
+        first_event_ms=[round(1000 * early, 1), round(1000 * late, 1)],
+    )
+    assert grown <= 20 * size
+
+
+async def test_a_queued_engine_is_announced_at_once(door: Door, figure: Figure) -> None:
+    """The client sees that it was heard before the engine has said anything."""
+
+    async def first() -> float:
+        async with door.socket(ping_interval=None) as client:
+            began = time.perf_counter()
+            await client.create(input="!ttft 3000 !tokens 1", store=False)
+            event = await client.receive()
+            took = time.perf_counter() - began
+            assert event["type"] == "response.created"
+            return took
+
+    took = sorted(await asyncio.gather(*(first() for _ in range(20))))
+    # The client shares the processors with the server; and with whatever else runs here.
+    measured = {"median_ms": round(1000 * took[10], 1), "p99_ms": round(1000 * took[-1], 1)}
+    figure(35, "the first event of 20 sockets, engines queued", target="<= 50 ms p99", measured=measured)
+    assert took[-1] < 3
