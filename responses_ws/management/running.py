@@ -1,16 +1,16 @@
 """A process that runs background responses and listens to nobody: what a server is to `lifespan`, without a socket."""
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable
-from types import FrameType
 
 from responses_ws.lifespan import Message, lifespan
 from responses_ws.runtime import drain
 from responses_ws.serving import runner
 
 from . import monitor
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class CannotStart(Exception):
@@ -33,13 +33,8 @@ async def run(
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def hear(number: int, _frame: FrameType | None) -> None:
-        # One that comes when all is done changes nothing; the loop's own handlers would have gone with it by then.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(signals.put_nowait, number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, hear)
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, signals.put_nowait, number)
     process = asyncio.create_task(lifespan({"type": "lifespan"}, told.get, said.put))
     await told.put({"type": "lifespan.startup"})
     answer = await said.get()
@@ -61,3 +56,7 @@ async def run(
         await listener.cleanup()
     await told.put({"type": "lifespan.shutdown"})
     await process
+    for number in _SIGNALS:
+        # All is done. One that comes now would find the handlers gone, and make a failure of a good end.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
