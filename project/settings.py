@@ -180,6 +180,8 @@ LOGGING = {
         "responses_ws.access": {"level": "INFO" if os.environ.get("ACCESS_LOG") == "1" else "WARNING"},
         # Django's own handler would print a second copy.
         "django": {"handlers": [], "level": "INFO", "propagate": True},
+        # A traceback for everybody who calls us by a wrong name.
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
     },

@@ -96,7 +96,8 @@ class Brake(logging.Filter):
     """Lets so many lines of a kind through in so many seconds; the next one after that says how many were held back.
 
     Whoever causes a line from outside causes no more than that. A kind is a logger, a level and a text without its
-    arguments. The access log passes: its lines are as many as turns, and those have limits of their own.
+    arguments; of all kinds of a logger together ten times as many pass, since there are texts that clients write. The
+    access log passes: its lines are as many as turns, and those have limits of their own.
     """
 
     def __init__(self, *, lines: int = 20, seconds: float = 10.0) -> None:
@@ -109,18 +110,21 @@ class Brake(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == access.name:
             return True
+        text = str(record.msg)[:MAX_MESSAGE_CHARACTERS]
+        return self._has_room(record, text, self._lines) and self._has_room(record, "", 10 * self._lines)
+
+    def _has_room(self, record: logging.LogRecord, text: str, lines: int) -> bool:
         now = time.monotonic()
-        key = (record.name, record.levelno, str(record.msg)[:MAX_MESSAGE_CHARACTERS])
+        key = (record.name, record.levelno, text)
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = [now + self._seconds, 0, 0]
             if len(self._kinds) > MAX_KINDS:
                 self._kinds.popitem(last=False)
         elif now >= kind[0]:
-            record.held_back = int(kind[2])
+            record.held_back = getattr(record, "held_back", 0) + int(kind[2])
             kind[:] = [now + self._seconds, 0, 0]
-        if kind[1] >= self._lines:
-            kind[2] += 1
-            return False
-        kind[1] += 1
-        return True
+        self._kinds.move_to_end(key)
+        has_room = kind[1] < lines
+        kind[1 if has_room else 2] += 1
+        return has_room

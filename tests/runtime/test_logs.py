@@ -113,6 +113,15 @@ def test_how_many_were_held_back_is_told_by_the_next(monkeypatch: pytest.MonkeyP
     assert not brake.filter(record())
 
 
+def test_texts_that_a_client_writes_are_held_back_together() -> None:
+    """Django logs the names by which it does not want to be called."""
+    brake = Brake(lines=3, seconds=60)
+
+    passed = [brake.filter(record(f"Invalid HTTP_HOST header: {number}")) for number in range(100)]
+
+    assert passed == [True] * 30 + [False] * 70
+
+
 def test_kinds_without_end_take_no_memory_without_end() -> None:
     brake = Brake()
 
