@@ -31,7 +31,7 @@ def serving(database: Path, *arguments: str, **options: Any) -> Iterator[Server]
         assert not running.trouble(), running.output()
 
 
-@pytest.fixture(params=["alone", pytest.param("two workers", marks=pytest.mark.chaos)])
+@pytest.fixture(params=["alone", "two workers"])
 def draining(request: pytest.FixtureRequest, database: Path) -> Iterator[Server]:
     """A server that a test may end, on SQLite and without Redis."""
     yield from serving(database, "--workers", "1" if request.param == "alone" else "2")
@@ -179,6 +179,7 @@ async def test_a_reader_that_has_stopped_does_not_hold_the_exit(
         assert record["output_tokens"] == hasty.tokens.call(response_id)["output_tokens"] > 0
 
 
+@pytest.mark.chaos
 async def test_a_second_ctrl_c_ends_turns_at_once_and_they_are_on_record(draining: Server, key: str) -> None:
     async with Door(draining, key).socket() as one:
         await one.create(input=ENDLESS, store=False)

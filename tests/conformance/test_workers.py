@@ -21,8 +21,7 @@ from .raw import Door, Event, Socket, response_of, text_of
 
 pytestmark = pytest.mark.conformance
 
-PONG_SECONDS = 3.0
-HUNG_SECONDS = 5.0
+HUNG_SECONDS = 4.0
 TRIES = 10
 
 
@@ -31,7 +30,7 @@ def fleet(database: Path) -> Iterator[Server]:
     """Three workers on SQLite, without Redis."""
     arguments = ("--workers", "3", "--hung-seconds", str(HUNG_SECONDS))
     engines = {"rude": {"ENGINE": "tests.fakes.rude_engine.Rude"}}
-    limits = {"restart_seconds": 0.5, "ping_seconds": 0.2, "pong_seconds": PONG_SECONDS}
+    limits = {"restart_seconds": 0.5}
     with Server(directory=database, name="fleet", arguments=arguments, engines=engines, limits=limits) as running:
         until(lambda: len(workers_of(running)) == 3, "all workers to be there")
         yield running
@@ -264,11 +263,15 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def test_a_blocked_event_loop_closes_no_sockets(door: Door) -> None:
-    """Longer than a peer has for its pong, and shorter than what counts as hung."""
-    async with door.socket() as one:
-        blocked = await one.turn("rude", input=f"!block {PONG_SECONDS + 0.5}", store=False)
-        again = await one.turn("rude", input="Still here?", store=False)
+@pytest.mark.chaos
+async def test_a_blocked_event_loop_closes_no_sockets(database: Path, key: str) -> None:
+    """Blocked for longer than a peer has for its pong: that has come all the while."""
+    engines = {"rude": {"ENGINE": "tests.fakes.rude_engine.Rude"}}
+    limits = {"ping_seconds": 0.2, "pong_seconds": 1.5}
+    with Server(directory=database, name="blocked", engines=engines, limits=limits) as server:
+        async with Door(server, key).socket() as one:
+            blocked = await one.turn("rude", input="!block 2", store=False)
+            again = await one.turn("rude", input="Still here?", store=False)
 
     assert check_turn(blocked)["status"] == check_turn(again)["status"] == "completed"
 
