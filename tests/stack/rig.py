@@ -39,9 +39,11 @@ REAP = """
 from datetime import timedelta
 from django.utils import timezone
 from responses_ws.billing import ledger
+from responses_ws.serving.replay import replay
+replay()
 print(ledger.reap(timezone.now() + timedelta(hours=1)))
 """
-"""An hour later: no lease lasts that long."""
+"""As the task does it, an hour later: no lease lasts that long."""
 POSTINGS = """
 import json
 from responses_ws.models import Posting

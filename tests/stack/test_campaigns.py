@@ -68,7 +68,15 @@ class Load:
                 self._stopping.wait(0.05)
 
 
-def test_web_servers_killed_at_random_moments_lose_nothing(rig: Rig, well: Web, figure: Callable[..., None]) -> None:
+@pytest.fixture(params=["commit", "journal"])
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """What a terminal event waits for is the database, or a file."""
+    with Rig(tmp_path, environment={"DURABILITY": request.param}) as running:
+        yield running
+
+
+def test_web_servers_killed_at_random_moments_lose_nothing(durable: Rig, figure: Callable[..., None]) -> None:
+    rig, well = durable, durable.web("well")
     moments = random.Random(11)
     unbilled: list[int] = []
     resumed: list[float] = []
@@ -87,7 +95,7 @@ def test_web_servers_killed_at_random_moments_lose_nothing(rig: Rig, well: Web, 
         resumed += load.resumed
     figure(
         2,
-        f"kill -9 of a web server at {KILLS} random moments",
+        f"kill -9 of a web server at {KILLS} random moments, {rig.more_environment['DURABILITY']}",
         target=f"0 lost, 0 double, chains resumed in 1 s, unbilled tokens <= {CHECKPOINT_TOKENS} per kill",
         lost_or_double=0,
         interrupted_turns=len(unbilled),
