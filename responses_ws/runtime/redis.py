@@ -24,7 +24,7 @@ SECONDS_UNASKED = 0.5
 """How long nobody waits for a Redis that has not answered. Then somebody asks it, for whom nobody waits."""
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _CLUSTER = "+cluster"
-_CUT = (faults.ConnectionError, RuntimeError)
+_CUT: Any = (faults.ConnectionError, RuntimeError)
 """The connection has been closed. uvloop says so with a RuntimeError where something is written on it."""
 _SILENT = (*_CUT, faults.TimeoutError, faults.RedisClusterException, OSError)
 """It cannot be reached, does not answer, or is loading. All else is an answer: that it is full, say, or a replica."""
