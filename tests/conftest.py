@@ -2,13 +2,18 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.management import create_contenttypes
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.db.models.signals import post_migrate
 
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
@@ -45,6 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "figure" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.figures)
+        if item.get_closest_marker("django_db") or {"db", "transactional_db"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.database)
     if hasattr(config, "workerinput"):
         # Where several run the tests, the long files come first, so that none is waited for at the end.
         items.sort(key=lambda item: item.get_closest_marker("stack") is None)
@@ -57,6 +64,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("figures")
     for figure in sorted(figures, key=lambda figure: str(json.loads(figure)["figure"])):
         terminalreporter.write_line(figure)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> None:
+    """Behind each test, only rows that tests have made are deleted.
+
+    Django would make the content types and permissions of all models again, which takes longer than most tests, and
+    PostgreSQL files for every table.
+    """
+    made_once = {ContentType._meta.db_table, Permission._meta.db_table}
+    operations = connection.ops
+
+    def sql_flush(_style: Any, tables: Sequence[str], **_options: Any) -> list[str]:
+        return [f"DELETE FROM {operations.quote_name(table)}" for table in tables if table not in made_once]
+
+    operations.sql_flush = sql_flush
+    post_migrate.disconnect(create_contenttypes)
+    post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
 
 
 @pytest.fixture(autouse=True)
