@@ -16,7 +16,8 @@ from responses_ws.testing import ResponsesCommunicator
 
 from .bytes_model import BytesEngine, BytesRenderer
 
-TURNS = 50
+TURNS = 15
+"""All of them within the half minute that a key is believed, on a busy machine too."""
 
 _opened: list[str] | None = None
 

@@ -26,7 +26,7 @@ EARLY = {
     "error-first": Fault(pieces=[b'data: {"error":{"message":"full","code":503}}\n\n']),
 }
 
-IMPATIENT = {"engine_first_delta_seconds": 0.3}
+IMPATIENT = {"engine_first_delta_seconds": 1.0}
 
 
 @pytest.fixture

@@ -89,6 +89,8 @@ def watched(
             "CELERY_BROKER_URL": persistent_redis.url.replace("/0", "/1"),
             "MODERATION_URL": moderation_server.url,
             "OPENED": str(tmp_path / "opened.txt"),
+            # In a fresh clone it would write what it compiles.
+            "PYTHONDONTWRITEBYTECODE": "1",
             "METRICS_TOKEN": "tests",
         }
         server.migrate()
