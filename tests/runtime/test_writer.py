@@ -3,7 +3,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection, transaction
 
 from responses_ws.models import Organization
 from responses_ws.runtime.writer import GroupWriter
@@ -133,3 +133,69 @@ def test_a_wait_cannot_be_cancelled_under_the_writer(group_writer: GroupWriter) 
 
     assert not was_cancelled
     assert future.result(10) == "written"
+
+
+def test_a_write_in_which_the_database_gives_up_is_tried_three_times(group_writer: GroupWriter) -> None:
+    """As in a deadlock: the connection is well, and another try may do."""
+    tries: list[str] = []
+
+    def deadlock(name: str, until: int) -> str:
+        tries.append(name)
+        if tries.count(name) < until:
+            raise OperationalError("deadlock detected")
+        return name
+
+    go_on, _ = held_up(group_writer)
+    passing = group_writer.submit(lambda: deadlock("passing", 3))
+    lasting = group_writer.submit(lambda: deadlock("lasting", 100))
+    well = group_writer.submit(lambda: create("well"))
+    go_on.set()
+
+    assert isinstance(lasting.exception(10), OperationalError)
+    assert passing.result(10) == "passing"
+    assert well.result(10).name == "well"
+    # Once more for the batch in which all of them were tried together.
+    assert tries.count("lasting") <= 4
+
+
+@pytest.fixture
+def lost_database(monkeypatch: pytest.MonkeyPatch) -> "threading.Event":
+    """While it is set nothing can be begun with the database."""
+    is_lost = threading.Event()
+    begin = transaction.Atomic.__enter__
+
+    def enter(atomic: Any) -> None:
+        if is_lost.is_set() and threading.current_thread().name == "responses_ws-writer":
+            raise OperationalError("connection refused")
+        begin(atomic)
+
+    monkeypatch.setattr(transaction.Atomic, "__enter__", enter)
+    return is_lost
+
+
+def test_writes_wait_for_a_database_that_is_down_and_keep_their_order(
+    group_writer: GroupWriter, lost_database: threading.Event
+) -> None:
+    order: list[int] = []
+    lost_database.set()
+    futures = [group_writer.submit(lambda number=number: order.append(number)) for number in range(5)]
+    impatient = group_writer.submit(lambda: order.append(99), patience=0)
+
+    assert isinstance(impatient.exception(10), OperationalError)
+    futures.append(group_writer.submit(lambda: order.append(5)))
+    lost_database.clear()
+    for future in futures:
+        future.result(10)
+
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_process_that_ends_does_not_wait_for_the_database(
+    group_writer: GroupWriter, lost_database: threading.Event
+) -> None:
+    lost_database.set()
+    waiting = group_writer.submit(lambda: None, patience=float("inf"))
+
+    group_writer.stop()
+
+    assert isinstance(waiting.exception(0), OperationalError)
