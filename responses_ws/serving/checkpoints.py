@@ -25,7 +25,7 @@ TOKENS_BETWEEN = 32
 """Half of what a kill may cost: what is made while a checkpoint is looked for and written comes on top."""
 _SECONDS_TO_RENEW = LEASE.total_seconds() / 4
 _TICK = 0.025
-_LONGEST_LOOK = 0.25
+_LONGEST_LOOK = 0.1
 """An engine that was silent may begin at any moment: even then nobody is looked at more rarely than this."""
 _LARGEST_SHARE = 0.1
 """Of the writer's time. With more to write, checkpoints come later: each batch holds the newest counts only."""
