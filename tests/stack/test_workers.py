@@ -99,7 +99,7 @@ def test_a_broker_that_forgets_or_restarts_loses_no_bill(
     rig: Rig, well: Web, times: int, figure: Callable[..., None]
 ) -> None:
     beat = rig.beat()
-    with rig.working() as (worker,):
+    with rig.working(pool="prefork") as (worker,):
         for number in range(times):
             well.client().turn(f"before flush {number}", input="!tokens 3 bill me")
             with rig.broker.client() as client:
