@@ -22,6 +22,7 @@ LIMITS = {
     "frames_per_second": 1e6,
     "frames_at_once": 10**6,
     "faults_per_minute": 10**6,
+    "open_sockets": 12_000,
 }
 
 
