@@ -83,9 +83,13 @@ def database(url: str) -> dict:
         "HOST": parts.hostname or "",
         "PORT": parts.port or "",
         "CONN_MAX_AGE": 0,
-        # After a restart of the server no dead connection is taken from the pool.
+        # After a restart of the server no dead connection is taken from the pool; and the pool tries again at once, not
+        # after a delay that has doubled for as long as the server was away.
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {"min_size": 1, "max_size": 10, "timeout": 2}, "connect_timeout": 5},
+        "OPTIONS": {
+            "pool": {"min_size": 1, "max_size": 10, "timeout": 2, "reconnect_timeout": 1},
+            "connect_timeout": 5,
+        },
     }
 
 

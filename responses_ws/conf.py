@@ -129,27 +129,33 @@ class _LazySettings:
     """Reads ``settings.RESPONSES_WS`` at first use and again after every change."""
 
     _loaded: Settings | None = None
+    _limits: Limits | None = None
+    _rates: Rates | None = None
 
     def _load(self) -> Settings:
         if self._loaded is None:
             known = {field.name for field in dataclasses.fields(Settings)}
             given = getattr(settings, "RESPONSES_WS", {})
             self._loaded = Settings(**{key: value for key, value in given.items() if key in known})
-            self._limits = self._loaded.limits
-            self._rates = self._loaded.rates
+            self._limits = self._rates = None
         return self._loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._load(), name)
 
+    # Only when they are asked for: other settings can be read where one of these is no good, and the checks say so.
     @property
     def limits(self) -> Limits:
-        self._load()
+        loaded = self._load()
+        if self._limits is None:
+            self._limits = loaded.limits
         return self._limits
 
     @property
     def rates(self) -> Rates:
-        self._load()
+        loaded = self._load()
+        if self._rates is None:
+            self._rates = loaded.rates
         return self._rates
 
     def reload(self, *, setting: str, **_kwargs: Any) -> None:

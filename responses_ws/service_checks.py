@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from .checks import settings_value
 
 LONGEST_POOL_SECONDS = 10
+LONGEST_RECONNECT_SECONDS = 5
 
 
 @register()
@@ -71,12 +72,15 @@ def check_pool(**_kwargs: Any) -> list[CheckMessage]:
             fault = f"lets its pool wait for {seconds} s for a connection, and with it the turns"
         elif not database.get("CONN_HEALTH_CHECKS"):
             fault = "has a pool without CONN_HEALTH_CHECKS: after a restart of the server, dead connections are used"
+        elif pool.get("reconnect_timeout", 300) > LONGEST_RECONNECT_SECONDS:
+            fault = "has a pool that tries again ever more rarely while the server is away (reconnect_timeout)"
         else:
             continue
         messages.append(
             Warning(
                 f"DATABASES[{alias!r}] {fault}.",
-                hint='"CONN_HEALTH_CHECKS": True, "OPTIONS": {"pool": {"min_size": 1, "max_size": 10, "timeout": 2}}',
+                hint='"CONN_HEALTH_CHECKS": True, '
+                '"OPTIONS": {"pool": {"min_size": 1, "max_size": 10, "timeout": 2, "reconnect_timeout": 1}}',
                 id="responses_ws.W005",
             )
         )

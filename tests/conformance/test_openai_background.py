@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 from openai import OpenAI
@@ -187,7 +187,7 @@ def test_whoever_is_left_goes_on_with_what_a_killed_process_ran(database: Path, 
         silent = asked.responses.create(model="scripted", input=LATE, background=True, stream=True)
         silent_id = next(iter(silent)).response.id
         own.signal(signal.SIGKILL)
-        with pytest.raises((openai.APIError, httpx.HTTPError)):
+        with pytest.raises((openai.APIError, httpx2.HTTPError)):
             heard += talking
     assert client.responses.retrieve(polled.id).status == "in_progress"
 

@@ -134,7 +134,8 @@ async def read_slowly(door: Door, server: Server, vitals: Vitals, figure: Figure
         limit_seconds=UNREAD_SECONDS,
         neighbours_median_ms=[round(1000 * sorted(times)[len(times) // 2], 1) for times in (calm, busy)],
     )
-    assert (most - memory) / count <= 1.1 * MIB
+    # The neighbours' turns, and the first of anything, take some memory of their own.
+    assert most - memory <= (1.1 * count + 8) * MIB
 
 
 async def test_ten_readers_that_stop_are_cut(door: Door, server: Server, vitals: Vitals, figure: Figure) -> None:

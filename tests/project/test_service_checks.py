@@ -43,9 +43,10 @@ def test_counts_have_a_place_when_the_database_is_down(settings: Any, directory:
         ({"OPTIONS": {}}, "has no pool"),
         ({"OPTIONS": {"pool": True}}, "wait for 30 s"),
         ({"OPTIONS": {"pool": {"timeout": 2}}}, "CONN_HEALTH_CHECKS"),
-        ({"OPTIONS": {"pool": {"timeout": 2}}, "CONN_HEALTH_CHECKS": True}, None),
+        ({"OPTIONS": {"pool": {"timeout": 2}}, "CONN_HEALTH_CHECKS": True}, "reconnect_timeout"),
+        ({"OPTIONS": {"pool": {"timeout": 2, "reconnect_timeout": 1}}, "CONN_HEALTH_CHECKS": True}, None),
     ],
-    ids=["sqlite", "no pool", "as it comes", "dead connections", "well"],
+    ids=["sqlite", "no pool", "as it comes", "dead connections", "slow to return", "well"],
 )
 def test_postgresql_has_a_pool_that_nobody_waits_for(
     monkeypatch: pytest.MonkeyPatch, settings: Any, database: Any, text: str | None

@@ -34,7 +34,7 @@ UNDERSTOOD: dict[str, tuple[str, Any]] = {
     "warm-up": (create(generate=False, input=[]), ResponseCreate(generate=False, input=[])),
     "as SDKs and Codex send it": (
         create(stream=True, stream_options={}, client_metadata={"a": 1}, include=[], background=False),
-        ResponseCreate(stream=True, include=[], background=False),
+        ResponseCreate(stream=True, client_metadata={"a": 1}, include=[], background=False),
     ),
     "steer": (
         frame(type="response.steer", previous_response_id="resp_a", input="wait"),
