@@ -32,9 +32,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Frames that one message may come in."""
     message_seconds: float = 30.0
     """How long a message in several frames may take."""
-    frames_per_second: float = 50.0
+    frames_per_second: float = 500.0
     """Messages of one socket, in the long run. Whoever sends more is told so, and closed with 1008."""
-    frames_at_once: int = 200
+    frames_at_once: int = 1000
     """How many may come at once."""
     faults_per_minute: float = 50.0
     """Frames of one socket that are no valid events. Whoever sends more is closed with 1008."""

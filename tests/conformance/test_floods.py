@@ -12,7 +12,7 @@ from .raw import Door
 pytestmark = pytest.mark.conformance
 
 
-@pytest.mark.parametrize("count", [1000, 50_000], ids=["many", "very many"])
+@pytest.mark.parametrize("count", [5000, 100_000], ids=["many", "very many"])
 async def test_a_flood_of_frames_is_told_once_and_closed(door: Door, count: int) -> None:
     async with door.socket() as neighbour, door.socket() as socket:
         with contextlib.suppress(ConnectionClosed):
@@ -22,7 +22,7 @@ async def test_a_flood_of_frames_is_told_once_and_closed(door: Door, count: int)
 
         assert await socket.close_code() == 1008
     # Very many at once end it before any of them is looked at.
-    assert len(socket.received) == 1 or (count > 1000 and not socket.received)
+    assert len(socket.received) == 1 or (count > 5000 and not socket.received)
     for error in socket.received:
         assert (error["type"], error["status"], error["error"]["code"]) == ("error", 429, "rate_limit_exceeded")
     check_turn(during)

@@ -6,6 +6,7 @@ from typing import Any
 import celery
 import pytest
 
+from project.celery import app as celery_app
 from responses_ws import service_checks
 
 from .test_checks import found
@@ -59,7 +60,10 @@ def test_postgresql_has_a_pool_that_nobody_waits_for(
     assert text is None or text in messages[0][1]
 
 
-def test_the_demo_project_sets_all_that_celery_should_have() -> None:
+def test_the_demo_project_sets_all_that_celery_should_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests leave apps of their own as the current one.
+    monkeypatch.setattr(service_checks.celery, "current_app", celery_app)
+
     assert found(service_checks.check_celery()) == []
 
 
