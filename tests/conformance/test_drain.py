@@ -112,7 +112,7 @@ async def test_fifty_turns_end_whole_and_nothing_new_begins(
         await asyncio.to_thread(until, lambda: not two_workers.answers(), "the door to close")
         took = time.monotonic() - begun
         outside = asyncio.create_task(answers_of_the_door(door, stop))
-        await busy[0].create(stream_id="late", input="Too late.", store=False)
+        await busy[-1].create(stream_id="late", input="Too late.", store=False)
         closed = await asyncio.gather(*(seconds_until_closed(one, begun) for one in idle))
         served = await asyncio.gather(*(seconds_until_closed(one, begun) for one in busy))
         code = await asyncio.to_thread(ended, two_workers)
@@ -124,7 +124,7 @@ async def test_fifty_turns_end_whole_and_nothing_new_begins(
         for lane in ("a", "b"):
             turn = [event for event in one.received if event.get("stream_id") == lane]
             assert check_turn(turn, stream_id=lane)["status"] == "completed"
-    (late,) = [event for event in busy[0].received if event.get("stream_id") == "late"]
+    (late,) = [event for event in busy[-1].received if event.get("stream_id") == "late"]
     assert late["error"]["code"] == "websocket_connection_limit_reached"
     assert all(event["error"]["code"] == late["error"]["code"] for one in idle for event in one.received)
     assert "accepted" not in seen and "ready 200" not in seen
