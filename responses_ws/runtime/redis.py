@@ -24,8 +24,9 @@ SECONDS_UNASKED = 0.5
 """How long nobody waits for a Redis that has not answered. Then somebody asks it, for whom nobody waits."""
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _CLUSTER = "+cluster"
-_CUT: Any = (faults.ConnectionError, RuntimeError)
-"""The connection has been closed. uvloop says so with a RuntimeError where something is written on it."""
+_CUT: Any = (faults.ConnectionError, RuntimeError, AttributeError)
+"""The connection has been closed. Where something is written on it, uvloop says so with a RuntimeError, and asyncio (of
+Python 3.12) with an AttributeError: its transport has let go of the loop."""
 _SILENT = (*_CUT, faults.TimeoutError, faults.RedisClusterException, OSError)
 """It cannot be reached, does not answer, or is loading. All else is an answer: that it is full, say, or a replica."""
 
@@ -53,6 +54,9 @@ class _Server:
         try:
             return await ask(self.client)
         except _SILENT as exc:
+            if isinstance(exc, AttributeError) and exc.obj is not None:
+                # A mistake of our own.
+                raise
             self.was_silent(type(exc).__name__)
         except faults.RedisError as exc:
             _warn(type(exc).__name__)

@@ -93,9 +93,10 @@ async def test_one_that_is_gone_is_used_again_when_it_is_back(use: Callable[...,
         assert len(os.listdir("/proc/self/fd")) <= before + 4
 
 
-def test_connections_that_were_reset_are_no_error_on_uvloop_either(settings: Any, redis_url: str) -> None:
-    """Which says with a RuntimeError that a transport is closed."""
-    uvloop = pytest.importorskip("uvloop")
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_connections_that_were_reset_are_no_error_on_any_loop(settings: Any, redis_url: str, loop: str) -> None:
+    """Each says in its own way that a transport is closed."""
+    runner = pytest.importorskip(loop)
 
     async def ask_all() -> None:
         await asyncio.gather(*(get(number) for number in range(20)))
@@ -111,7 +112,7 @@ def test_connections_that_were_reset_are_no_error_on_uvloop_either(settings: Any
 
     with Proxy(redis_url) as proxy:
         settings.RESPONSES_WS = {**settings.RESPONSES_WS, "REDIS_URL": proxy.url, "LIMITS": {"redis_seconds": PATIENT}}
-        uvloop.run(ask_and_cut(proxy))
+        runner.run(ask_and_cut(proxy))
 
 
 async def test_however_many_ask_the_connections_are_bounded(use: Callable[..., None], redis_url: str) -> None:
