@@ -67,29 +67,36 @@ def vocabulary() -> Vocabulary:
 
 
 class Prefixes:
-    """What a prefix cache would still hold: the newest ids of each chain, by organisation."""
+    """What a prefix cache would still hold: the newest ids of each chain, by organisation.
+
+    Of a chain its log is held, a view, and what was sampled behind it: the cost of a turn is the cost of what is new.
+    """
 
     def __init__(self) -> None:
-        self._chains: OrderedDict[tuple[str | None, str | None], array[int]] = OrderedDict()
+        self._chains: OrderedDict[tuple[str | None, str | None], tuple[TokenLog, array[int]]] = OrderedDict()
 
     def cached(self, request: ChatRequest, log: TokenLog) -> int:
         """How many of the ids that ``log`` begins with have been sent before, by the same organisation."""
-        ids = log.since(0)
         own = self._chains.get((request.isolation, request.affinity))
         if own is not None:
-            return _common(own, ids)
+            return _known(log, *own)
         newest = (known for (isolation, _), known in reversed(self._chains.items()) if isolation == request.isolation)
-        return max((_common(known, ids) for known in itertools.islice(newest, CHAINS_COMPARED)), default=0)
+        return max((_known(log, *known) for known in itertools.islice(newest, CHAINS_COMPARED)), default=0)
 
     def remember(self, request: ChatRequest, log: TokenLog, sampled: Sequence[int] = ()) -> None:
         """This is what the chain is now."""
         key = (request.isolation, request.affinity)
-        ids = log.since(0)
-        ids.extend(sampled)
-        self._chains[key] = ids
+        self._chains[key] = log, array("I", sampled)
         self._chains.move_to_end(key)
         if len(self._chains) > CHAINS_KEPT:
             self._chains.popitem(last=False)
+
+
+def _known(log: TokenLog, known: TokenLog, sampled: "array[int]") -> int:
+    """How many of the ids of ``log`` are those of ``known`` and what was sampled behind it. Shared spans cost nothing."""
+    spans = log.shared_spans(known)
+    start = log.spans[spans - 1].end if spans else 0
+    return start + _common(known.since(start) + sampled, log.since(start))
 
 
 def _common(known: "array[int]", ids: "array[int]") -> int:
