@@ -93,7 +93,7 @@ class Prefixes:
 
 
 def _known(log: TokenLog, known: TokenLog, sampled: "array[int]") -> int:
-    """How many of the ids of ``log`` are those of ``known`` and what was sampled behind it. Shared spans cost nothing."""
+    """How many of the ids of ``log`` are those of ``known`` and what was sampled behind it. Shared spans are free."""
     spans = log.shared_spans(known)
     start = log.spans[spans - 1].end if spans else 0
     return start + _common(known.since(start) + sampled, log.since(start))
