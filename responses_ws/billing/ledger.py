@@ -121,6 +121,7 @@ def reverse(journal: Journal, memo: str) -> Journal:
         reversal = Journal.objects.create(
             idempotency_key=f"reversal:{journal.idempotency_key}",
             kind=Journal.Kind.REVERSAL,
+            organization_id=journal.organization_id,
             usage_id=journal.usage_id,
             reverses=journal,
             memo=memo[:MEMO_LENGTH],
@@ -180,7 +181,9 @@ def _post(records: list[UsageRecord], numbers: dict[int, int], now: datetime) ->
         Journal(
             idempotency_key=f"usage:{record.response_id}:{numbers[record.pk]}",
             kind=Journal.Kind.USAGE,
+            organization_id=record.organization_id,
             usage=record,
+            rating_version=numbers[record.pk],
             memo=_memo_of(charge, record),
             # A turn belongs to the day of its start, as its price does.
             occurred_at=record.started_at,

@@ -15,8 +15,7 @@ from django.db import IntegrityError, transaction
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.embedded import EmbeddedLlama
 from responses_ws.engines.openai_chat import OpenAIChat
-from responses_ws.models import ApiKey, Organization, Price, Project
-from responses_ws.models.billing import Component
+from responses_ws.models import ApiKey, Component, Organization, Price, Project
 
 # Invented, so that the office has money to show: $0.10 and $0.40 for a million tokens, in nano-USD.
 DEMO_PRICES = {Component.INPUT: 100_000_000, Component.CACHED_INPUT: 25_000_000, Component.OUTPUT: 400_000_000}

@@ -1,30 +1,47 @@
 """Tables. Foreign keys point one way: billing → usage → responses → accounts."""
 
-from .accounts import ApiKey, Organization, Project
+from .accounts import AdminKey, ApiKey, Organization, Project
 from .background import BackgroundRun
-from .billing import Account, Component, Journal, Posting, Price, RatedLine
+from .budgets import Budget, BudgetAlert
 from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
+from .credits import CreditGrant, GrantUse
+from .deliveries import Delivery
+from .invoices import Invoice, InvoiceLine, InvoiceSeries
+from .ledger import Account, Journal, Posting, RatedLine
+from .prices import Component, Price
 from .prompts import PromptTemplate, PromptVersion
 from .responses import Chain, IdempotencyKey, ResponseEvents, StoredItem, StoredResponse
+from .rollups import UsageRollup
 from .safety import Flag, SafetyRule
 from .shares import WebSocketShare
-from .usage import Dashboard, UsageRecord
+from .usage import Dashboard, Live, Playground, UsageRecord
 
 __all__ = [
     "Account",
+    "AdminKey",
     "ApiKey",
     "BackgroundRun",
+    "Budget",
+    "BudgetAlert",
     "Chain",
     "Component",
     "ControlMessage",
     "Conversation",
     "ConversationItem",
+    "CreditGrant",
     "Dashboard",
+    "Delivery",
     "Flag",
+    "GrantUse",
     "IdempotencyKey",
+    "Invoice",
+    "InvoiceLine",
+    "InvoiceSeries",
     "Journal",
+    "Live",
     "Organization",
+    "Playground",
     "Posting",
     "Price",
     "Project",
@@ -36,5 +53,6 @@ __all__ = [
     "StoredItem",
     "StoredResponse",
     "UsageRecord",
+    "UsageRollup",
     "WebSocketShare",
 ]

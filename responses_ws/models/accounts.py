@@ -22,6 +22,13 @@ class Organization(models.Model):
     """Who pays."""
 
     name = models.CharField(max_length=200, unique=True)
+    currency = models.CharField(
+        max_length=3, default="USD", help_text="Of its prices and bills. Fixed once it was billed."
+    )
+    is_prepaid = models.BooleanField(
+        "prepaid", default=False, help_text="Turns that its credit does not cover are refused."
+    )
+    billed_to = models.TextField(blank=True, help_text="Name, address and tax number, as they are printed on invoices.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     class Meta:
@@ -119,15 +126,57 @@ def generate_key() -> str:
     return f"sk-proj-{secret}{zlib.crc32(secret.encode()) & 0xFFFFFF:06x}"
 
 
-class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
-    def usable(self, now: datetime | None = None) -> "ApiKeyQuerySet":
+class SecretQuerySet(models.QuerySet[Any]):
+    def usable(self, now: datetime | None = None) -> Any:
         """Keys that are neither revoked nor expired."""
         return self.filter(revoked_at=None).filter(Q(expires_at=None) | Q(expires_at__gt=now or timezone.now()))
 
-    def unusable(self, now: datetime | None = None) -> "ApiKeyQuerySet":
+    def unusable(self, now: datetime | None = None) -> Any:
         """Keys that are revoked or expired."""
         return self.exclude(pk__in=self.model.objects.usable(now))
 
+
+class Secret(models.Model):
+    """A secret of which only the digest is kept; it is shown once."""
+
+    name = models.CharField(max_length=200)
+    digest = models.BinaryField(max_length=32, unique=True, editable=False)
+    prefix = models.CharField(max_length=16, editable=False)
+    last4 = models.CharField(max_length=4, editable=False)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    secret: str | None = None
+    """Set on a freshly created instance only."""
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.redacted})"
+
+    def take_secret(self, key: str) -> None:
+        """Keep the digest of ``key`` and enough to recognise it. The key itself stays on this instance only."""
+        # A short key of someone's own choice is never half given away: at most a quarter at either end.
+        shown = len(key) // 4
+        self.digest = digest_of(key)
+        self.prefix = key[: min(12, shown)]
+        self.last4 = key[len(key) - min(4, shown) :]
+        self.secret = key
+
+    @property
+    def redacted(self) -> str:
+        """Enough to recognise a key, not to use it."""
+        return f"{self.prefix}…{self.last4}"
+
+    @property
+    def is_usable(self) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > timezone.now())
+
+
+class ApiKeyQuerySet(SecretQuerySet):
     def find(self, key: str, now: datetime | None = None) -> "ApiKey | None":
         """The usable key whose secret this is. The digest is the look-up: the same work for every unknown key."""
         return self.usable(now).select_related("project").filter(digest=digest_of(key)).first()
@@ -148,32 +197,20 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return count
 
 
-class ApiKey(Rated):
-    """A secret that speaks for a project. Only its digest is kept; the secret is shown once."""
+class ApiKey(Secret, Rated):
+    """A secret that speaks for a project."""
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
-    name = models.CharField(max_length=200)
-    digest = models.BinaryField(max_length=32, unique=True, editable=False)
-    prefix = models.CharField(max_length=16, editable=False)
-    last4 = models.CharField(max_length=4, editable=False)
     allowed_models = models.JSONField(default=list, blank=True, help_text="Model names; empty means all.")
     zero_retention = _zero_retention("Nothing that is said with this key is kept, whatever its requests say.")
-    created_at = models.DateTimeField(default=timezone.now, editable=False)
-    expires_at = models.DateTimeField(null=True, blank=True)
-    revoked_at = models.DateTimeField(null=True, blank=True)
-    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     objects = ApiKeyQuerySet.as_manager()
-    secret: str | None = None
-    """Set on a freshly created instance only."""
 
     class Meta:
         ordering = ("project", "name")
         verbose_name = "API key"
+        permissions = [("revoke_apikey", "Can revoke API keys")]
         constraints = [_rates_are_positive("responses_ws_api_key_rates")]
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.redacted})"
 
     def save(self, **options: Any) -> None:
         """Whoever remembers its rights is told that they may have changed."""
@@ -182,20 +219,19 @@ class ApiKey(Rated):
         if not is_new:
             ControlMessage.objects.tell("key_changed", api_key_id=self.pk)
 
-    def take_secret(self, key: str) -> None:
-        """Keep the digest of ``key`` and enough to recognise it. The key itself stays on this instance only."""
-        # A short key of someone's own choice is never half given away: at most a quarter at either end.
-        shown = len(key) // 4
-        self.digest = digest_of(key)
-        self.prefix = key[: min(12, shown)]
-        self.last4 = key[len(key) - min(4, shown) :]
-        self.secret = key
 
-    @property
-    def redacted(self) -> str:
-        """Enough to recognise a key, not to use it."""
-        return f"{self.prefix}…{self.last4}"
+class AdminKeyQuerySet(SecretQuerySet):
+    def find(self, key: str) -> "AdminKey | None":
+        """The usable key whose secret this is."""
+        return self.usable().filter(digest=digest_of(key)).first()
 
-    @property
-    def is_usable(self) -> bool:
-        return self.revoked_at is None and (self.expires_at is None or self.expires_at > timezone.now())
+
+class AdminKey(Secret):
+    """A secret that may read what an organisation uses and pays, and ask for nothing else."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="admin_keys")
+
+    objects = AdminKeyQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("organization", "name")

@@ -176,6 +176,8 @@ class UsageRecord(models.Model):
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0, help_text="Part of output tokens.")
 
+    tool_calls = models.PositiveIntegerField(default=0, help_text="Hosted tools that were run for it.")
+
     render_path = models.CharField(
         max_length=8, blank=True, help_text="How its prompt was made: append, rewind, full; empty: not of token ids."
     )
@@ -185,6 +187,8 @@ class UsageRecord(models.Model):
 
     started_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True, blank=True)
+    checks_ms = models.FloatField(null=True, blank=True, help_text="Admission, context and validation, to the prompt.")
+    render_ms = models.FloatField(null=True, blank=True, help_text="The prompt, as the engine takes it.")
     first_token_ms = models.FloatField(null=True, blank=True, help_text="From request to first output event.")
     duration_ms = models.FloatField(null=True, blank=True)
     lease_until = models.DateTimeField(help_text="A reaper may close the row after this.")
@@ -196,6 +200,7 @@ class UsageRecord(models.Model):
 
     class Meta:
         ordering = ("-id",)
+        permissions = [("replay_billing", "Can bill usage records again")]
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(cached_tokens__lte=models.F("input_tokens") - models.F("cache_write_tokens")),
@@ -237,3 +242,23 @@ class Dashboard(UsageRecord):
         proxy = True
         default_permissions = ()
         verbose_name_plural = "dashboard"
+
+
+class Live(UsageRecord):
+    """What goes on now, as a page."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        permissions = [("close_socket", "Can close clients' sockets")]
+        verbose_name_plural = "live view"
+
+
+class Playground(UsageRecord):
+    """Trying models out, as a page."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        permissions = [("use_playground", "Can use the playground")]
+        verbose_name_plural = "playground"

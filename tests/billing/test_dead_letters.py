@@ -21,7 +21,8 @@ def make_poison() -> tuple[UsageRecord, Journal]:
     """A record whose entry cannot be written, since its key is taken; and what has taken it."""
     record = make_record()
     taken = f"usage:{record.response_id}:1"
-    return record, Journal.objects.create(idempotency_key=taken, kind=Journal.Kind.REVERSAL, occurred_at=NOON)
+    kind, owner = Journal.Kind.REVERSAL, record.organization
+    return record, Journal.objects.create(idempotency_key=taken, kind=kind, organization=owner, occurred_at=NOON)
 
 
 def test_the_others_are_billed_and_it_is_tried_five_times(caplog: pytest.LogCaptureFixture) -> None:

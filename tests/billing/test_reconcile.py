@@ -33,8 +33,13 @@ def lose_journal():
 
 
 def bill_twice():
+    record = UsageRecord.objects.get()
     second = Journal.objects.create(
-        idempotency_key="usage:resp_x:2", kind="usage", usage=UsageRecord.objects.get(), occurred_at=NOON
+        idempotency_key="usage:resp_x:2",
+        kind="usage",
+        organization=record.organization,
+        usage=record,
+        occurred_at=NOON,
     )
     RatedLine.objects.create(journal=second, component="input", quantity=1_100, amount_nano=0)
 

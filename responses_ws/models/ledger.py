@@ -1,96 +1,22 @@
-"""Prices and the double-entry ledger. Money is an integer of nano-USD (10⁻⁹ USD), everywhere."""
+"""The double-entry ledger. Money is an integer of nano units of its currency (10⁻⁹ USD, say), everywhere."""
 
 from datetime import datetime
 from typing import Any
 
-from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Exists, F, Max, OuterRef, Q, Subquery, Sum
+from django.db.models import F, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
 from .accounts import Organization
+from .prices import Component, Price
 from .usage import UsageRecord
-
-
-class Component(models.TextChoices):
-    """What a price is for. The parts of a response's tokens that never overlap."""
-
-    INPUT = "input", "input (uncached)"
-    CACHED_INPUT = "cached_input", "cached input"
-    CACHE_WRITE = "cache_write", "cache write"
-    OUTPUT = "output", "output"
-    REASONING = "reasoning", "reasoning"
 
 
 def sum_of(rows: models.QuerySet[Any], key: str, field: str) -> Coalesce:
     """A sum over ``rows`` of the outer row, 0 if there are none. Subqueries: two joins would multiply each other."""
     sums = rows.order_by().filter(**{key: OuterRef("pk")}).values(key).annotate(total=Sum(field)).values("total")
     return Coalesce(Subquery(sums), 0, output_field=models.BigIntegerField())
-
-
-class PriceQuerySet(models.QuerySet["Price"]):
-    def valid_at(self, moment: datetime) -> "PriceQuerySet":
-        """Prices whose interval holds ``moment``; the start belongs to the interval, the end does not."""
-        return self.filter(valid_from__lte=moment).filter(Q(valid_to=None) | Q(valid_to__gt=moment))
-
-    def with_use(self) -> "PriceQuerySet":
-        """Adds ``used``: whether the ledger refers to the price."""
-        return self.annotate(used=Exists(RatedLine.objects.filter(price=OuterRef("pk"))))
-
-    def overlapping(self, price: "Price") -> "PriceQuerySet":
-        """Other prices for the same thing at a time when ``price`` is valid."""
-        others = self.filter(model=price.model, component=price.component).exclude(pk=price.pk)
-        if price.valid_to is not None:
-            others = others.filter(valid_from__lt=price.valid_to)
-        return others.filter(Q(valid_to=None) | Q(valid_to__gt=price.valid_from))
-
-
-class Price(models.Model):
-    """What a million tokens of one component of one model cost, from one moment to another.
-
-    A price is not edited once it was used: end it and start another. A turn keeps the price of its start.
-    """
-
-    model = models.CharField(max_length=200)
-    component = models.CharField(max_length=20, choices=Component.choices)
-    nano_per_million = models.PositiveBigIntegerField(help_text="nano-USD for 1,000,000 tokens.")
-    valid_from = models.DateTimeField(default=timezone.now)
-    valid_to = models.DateTimeField(null=True, blank=True, help_text="Empty: until further notice.")
-
-    objects = PriceQuerySet.as_manager()
-
-    class Meta:
-        ordering = ("model", "component", "-valid_from")
-        constraints = [
-            models.UniqueConstraint(fields=("model", "component", "valid_from"), name="responses_ws_price_start"),
-            models.UniqueConstraint(
-                fields=("model", "component"), condition=Q(valid_to=None), name="responses_ws_price_one_open"
-            ),
-            models.CheckConstraint(
-                condition=Q(valid_to=None) | Q(valid_to__gt=F("valid_from")), name="responses_ws_price_interval"
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.model} {self.component} from {self.valid_from:%Y-%m-%d}"
-
-    def clean(self) -> None:
-        if self.valid_from and Price.objects.overlapping(self).exists():
-            raise ValidationError("Another price for this model and component is valid in this time: end it first.")
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the ledger refers to it; such a price can only be ended."""
-        return self.pk is not None and RatedLine.objects.filter(price=self).exists()
-
-    @property
-    def last_used_at(self) -> datetime | None:
-        """When the newest turn started that was billed with it."""
-        return RatedLine.objects.filter(price=self).aggregate(last=Max("journal__usage__started_at"))["last"]
-
-    def is_valid_at(self, moment: datetime) -> bool:
-        return self.valid_from <= moment and (self.valid_to is None or moment < self.valid_to)
 
 
 class AccountQuerySet(models.QuerySet["Account"]):
@@ -109,7 +35,11 @@ class Account(models.Model):
 
     class Kind(models.TextChoices):
         RECEIVABLE = "receivable", "receivable (what they owe)"
+        PREPAID = "prepaid", "prepaid (their credit)"
         REVENUE = "revenue", "revenue"
+        PROMOTION = "promotion", "promotion (credit given away)"
+        CASH = "cash", "cash (what they paid)"
+        ROUNDING = "rounding", "rounding to cents"
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="accounts")
     kind = models.CharField(max_length=20, choices=Kind.choices)
@@ -161,20 +91,41 @@ class Journal(models.Model):
     class Kind(models.TextChoices):
         USAGE = "usage", "usage"
         REVERSAL = "reversal", "reversal"
+        GRANT = "grant", "credit granted"
+        EXPIRY = "expiry", "credit expired"
+        INVOICE = "invoice", "invoice finalised"
+        PAYMENT = "payment", "payment"
 
     idempotency_key = models.CharField(max_length=200, unique=True, editable=False)
     kind = models.CharField(max_length=20, choices=Kind.choices)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="journals")
     usage = models.ForeignKey(UsageRecord, on_delete=models.PROTECT, null=True, related_name="journals")
     reverses = models.OneToOneField("self", on_delete=models.PROTECT, null=True, blank=True, related_name="reversed_by")
+    rating_version = models.PositiveIntegerField(default=1, help_text="Counts how often its usage was rated.")
     memo = models.CharField(max_length=300, blank=True, help_text="Why the amount is what it is.")
     occurred_at = models.DateTimeField(db_index=True)
     posted_at = models.DateTimeField(default=timezone.now)
+    invoice = models.ForeignKey(
+        "Invoice",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="journals",
+        help_text="On which it was claimed. The only field that is ever written again.",
+    )
 
     objects = JournalQuerySet.as_manager()
 
     class Meta:
         ordering = ("-id",)
         verbose_name_plural = "journal"
+        indexes = [
+            models.Index(
+                fields=("organization", "occurred_at"),
+                name="responses_ws_uninvoiced",
+                condition=Q(invoice=None, kind__in=("usage", "reversal")),
+            )
+        ]
 
     def __str__(self) -> str:
         return self.idempotency_key
@@ -185,8 +136,8 @@ class RatedLine(models.Model):
 
     journal = models.ForeignKey(Journal, on_delete=models.PROTECT, related_name="lines")
     component = models.CharField(max_length=20, choices=Component.choices)
-    quantity = models.PositiveBigIntegerField(help_text="Tokens.")
-    price = models.ForeignKey(Price, on_delete=models.PROTECT, null=True, related_name="+")
+    quantity = models.PositiveBigIntegerField(help_text="Tokens; or calls.")
+    price = models.ForeignKey(Price, on_delete=models.PROTECT, null=True, related_name="lines")
     amount_nano = models.BigIntegerField()
 
     class Meta:
