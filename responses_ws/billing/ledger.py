@@ -4,7 +4,6 @@ A record is billed in the transaction that writes its journal, and the journal's
 that runs twice, in parallel, or is killed anywhere leaves nothing half done and nothing done twice.
 """
 
-import itertools
 import logging
 import time
 from collections import defaultdict
@@ -17,15 +16,15 @@ from django.db.models import F
 from django.utils import timezone
 
 from responses_ws.conf import app_settings
-from responses_ws.models import Account, Journal, Posting, Price, RatedLine, UsageRecord
+from responses_ws.models import Journal, Organization, Posting, Price, UsageRecord
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.sql import UNAVAILABLE
 
-from . import pricing
+from . import entries, pricing
+from .entries import Entry
 
 logger = logging.getLogger(__name__)
 
-RECEIVABLE, REVENUE = str(Account.Kind.RECEIVABLE), str(Account.Kind.REVENUE)
 MEMO_LENGTH = Journal._meta.get_field("memo").max_length
 
 
@@ -68,7 +67,7 @@ def _bill(limit: int, **only: int) -> int:
         faultpoint("bill.selected")
         now = timezone.now()
         standing, numbers = _entries_of(records)
-        _post([record for record in records if record.pk not in standing], numbers, now)
+        enter(_usage_entries([record for record in records if record.pk not in standing], numbers, now))
         UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now, billing_error="")
         faultpoint("bill.marked")
     return len(records)
@@ -96,8 +95,8 @@ def _entries_of(records: list[UsageRecord]) -> tuple[set[int], dict[int, int]]:
     rated anew.
     """
     standing, numbers = set(), {record.pk: 1 for record in records}
-    entries = Journal.objects.usage().filter(usage__in=numbers)
-    for pk, reversal in entries.values_list("usage_id", "reversed_by"):
+    known = Journal.objects.usage().filter(usage__in=numbers)
+    for pk, reversal in known.values_list("usage_id", "reversed_by"):
         numbers[pk] += 1
         if reversal is None:
             standing.add(pk)
@@ -116,24 +115,23 @@ def correct(record: UsageRecord, fields: dict[str, Any]) -> None:
 
 def reverse(journal: Journal, memo: str) -> Journal:
     """Undo an entry by adding its opposite. A second reversal of the same entry is an IntegrityError."""
-    now = timezone.now()
     with transaction.atomic(using=router.db_for_write(Journal)):
-        reversal = Journal.objects.create(
-            idempotency_key=f"reversal:{journal.idempotency_key}",
-            kind=Journal.Kind.REVERSAL,
-            organization_id=journal.organization_id,
-            usage_id=journal.usage_id,
-            reverses=journal,
-            memo=memo[:MEMO_LENGTH],
-            occurred_at=now,
-            posted_at=now,
-        )
-        postings = [
-            Posting(journal=reversal, account_id=posting.account_id, amount_nano=-posting.amount_nano)
-            for posting in journal.postings.all()
-        ]
-        _write_postings(postings)
-    return reversal
+        reversals = _reversals_of([journal], memo, timezone.now())
+        enter(reversals)
+    return reversals[0].journal
+
+
+def enter(new: list[Entry]) -> None:
+    """Write entries whose journals are not yet written. Everything that happens to money happens here.
+
+    In a transaction of the caller, who holds the usage records. Reversals come through the same steps: each of them
+    undoes what it did for the entry that is reversed.
+    """
+    Journal.objects.bulk_create(entry.journal for entry in new)
+    entries.write_lines(new)
+    faultpoint("bill.journalled")
+    entries.write_postings(new)
+    faultpoint("bill.balanced")
 
 
 def reap(now: datetime | None = None) -> int:
@@ -163,8 +161,8 @@ def _lock(records, using: str):
     return records.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
 
 
-def _post(records: list[UsageRecord], numbers: dict[int, int], now: datetime) -> None:
-    """Write journals, lines and postings of records that are locked by the caller.
+def _usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: datetime) -> list[Entry]:
+    """What records that are locked by the caller cost.
 
     The last part of a journal's idempotency key is its number among those of its record.
     """
@@ -174,11 +172,11 @@ def _post(records: list[UsageRecord], numbers: dict[int, int], now: datetime) ->
         bill_abandoned=app_settings.BILL_ABANDONED,
     )
     prices = _prices_of(records)
-    accounts = _accounts_of({record.organization_id for record in records})
-    lines, postings = [], []
-    charges = [_charge_for(record, prices, policy) for record in records]
-    journals = Journal.objects.bulk_create(
-        Journal(
+    currencies = _currencies_of({record.organization_id for record in records})
+    made = []
+    for record in records:
+        charge = _charge_for(record, prices, policy)
+        journal = Journal(
             idempotency_key=f"usage:{record.response_id}:{numbers[record.pk]}",
             kind=Journal.Kind.USAGE,
             organization_id=record.organization_id,
@@ -189,41 +187,33 @@ def _post(records: list[UsageRecord], numbers: dict[int, int], now: datetime) ->
             occurred_at=record.started_at,
             posted_at=now,
         )
-        for record, charge in zip(records, charges, strict=True)
-    )
-    for journal, record, charge in zip(journals, records, charges, strict=True):
-        lines += [
-            RatedLine(
-                journal=journal,
-                component=line.component,
-                quantity=line.quantity,
-                price_id=line.price_id,
-                amount_nano=line.amount_nano,
-            )
-            for line in charge.lines
-        ]
-        owner, amount = record.organization_id, charge.amount_nano
-        postings += [
-            Posting(journal=journal, account_id=accounts[owner, RECEIVABLE], amount_nano=amount),
-            Posting(journal=journal, account_id=accounts[owner, REVENUE], amount_nano=-amount),
-        ]
-    RatedLine.objects.bulk_create(lines)
-    faultpoint("bill.journalled")
-    _write_postings(postings)
-    faultpoint("bill.balanced")
+        made.append(entries.of_usage(journal, record, charge, currencies[record.organization_id]))
+    return made
 
 
-def _write_postings(postings: list[Posting]) -> None:
-    """Add postings and move the balances of their accounts: one update per account, the hot rows last."""
-    assert sum(posting.amount_nano for posting in postings) == 0, "debits and credits of a batch differ"
-    Posting.objects.bulk_create(postings)
-    moved: dict[int, int] = defaultdict(int)
-    for posting in postings:
-        moved[posting.account_id] += posting.amount_nano
-    # In the order of their ids: two workers that share accounts wait for each other, and never in a circle.
-    for account_id, amount in sorted(moved.items()):
-        if amount:
-            Account.objects.filter(pk=account_id).update(balance_nano=F("balance_nano") + amount)
+def _reversals_of(journals: list[Journal], memo: str, now: datetime) -> list[Entry]:
+    """The opposite of each of some entries."""
+    postings: dict[int, list[Posting]] = defaultdict(list)
+    for posting in Posting.objects.filter(journal__in=journals).select_related("account").order_by("pk"):
+        postings[posting.journal_id].append(posting)
+    made = []
+    for journal in journals:
+        own = postings[journal.pk]
+        reversal = Journal(
+            idempotency_key=f"reversal:{journal.idempotency_key}",
+            kind=Journal.Kind.REVERSAL,
+            organization_id=journal.organization_id,
+            usage=journal.usage,
+            rating_version=journal.rating_version,
+            reverses=journal,
+            memo=memo[:MEMO_LENGTH],
+            occurred_at=now,
+            posted_at=now,
+        )
+        amounts = {posting.account.kind: -posting.amount_nano for posting in own}
+        currency = own[0].account.currency if own else ""
+        made.append(Entry(journal=reversal, currency=currency, amounts=amounts, record=journal.usage))
+    return made
 
 
 def _charge_for(record: UsageRecord, prices: dict[str, list[Price]], policy: pricing.Policy) -> pricing.Charge:
@@ -253,18 +243,5 @@ def _prices_of(records: Iterable[UsageRecord]) -> dict[str, list[Price]]:
     return prices
 
 
-def _accounts_of(organizations: set[int]) -> dict[tuple[int, str], int]:
-    """Account ids by (organization, kind), created where missing."""
-    accounts = _account_ids(organizations)
-    wanted = sorted(itertools.product(organizations, (RECEIVABLE, REVENUE)))
-    missing = [Account(organization_id=org, kind=kind) for org, kind in wanted if (org, kind) not in accounts]
-    if missing:
-        # Another worker may create the same; the constraint lets one of us win and both go on.
-        Account.objects.bulk_create(missing, ignore_conflicts=True)
-        accounts = _account_ids(organizations)
-    return accounts
-
-
-def _account_ids(organizations: set[int]) -> dict[tuple[int, str], int]:
-    found = Account.objects.filter(organization__in=organizations, currency="USD")
-    return {(organization, kind): pk for organization, kind, pk in found.values_list("organization", "kind", "pk")}
+def _currencies_of(organizations: set[int]) -> dict[int, str]:
+    return dict(Organization.objects.filter(pk__in=organizations).values_list("pk", "currency"))

@@ -74,12 +74,12 @@ class JournalQuerySet(models.QuerySet["Journal"]):
     def with_sums(self) -> "JournalQuerySet":
         """Adds what an entry adds up to.
 
-        ``posted_nano`` is 0 for a right one, ``debit_nano`` its amount, ``lines_nano`` and ``lines_tokens`` the sums
-        of the working.
+        ``posted_nano`` is 0 for a right one, ``debit_nano`` what the usage cost, ``lines_nano`` and ``lines_tokens``
+        the sums of the working.
         """
         return self.annotate(
             posted_nano=sum_of(Posting.objects.all(), "journal", "amount_nano"),
-            debit_nano=sum_of(Posting.objects.filter(account__kind=Account.Kind.RECEIVABLE), "journal", "amount_nano"),
+            debit_nano=sum_of(Posting.objects.charges(), "journal", "amount_nano"),
             lines_nano=sum_of(RatedLine.objects.all(), "journal", "amount_nano"),
             lines_tokens=sum_of(RatedLine.objects.all(), "journal", "quantity"),
         )
@@ -151,8 +151,9 @@ class RatedLine(models.Model):
 
 class PostingQuerySet(models.QuerySet["Posting"]):
     def charges(self) -> "PostingQuerySet":
-        """The side that customers owe; reversals count with their sign."""
-        return self.filter(account__kind=Account.Kind.RECEIVABLE)
+        """What usage cost customers, whether they owe it or had credit; reversals count with their sign."""
+        paying = (Account.Kind.RECEIVABLE, Account.Kind.PREPAID)
+        return self.filter(account__kind__in=paying, journal__usage__isnull=False)
 
     def cost_of_each(self) -> Coalesce:
         """For annotating usage records: what each was charged, in nano-USD."""
