@@ -73,9 +73,13 @@ async def moderation_server() -> Any:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(params=["commit", pytest.param("journal", marks=pytest.mark.chaos)])
 def watched(
-    tmp_path: Path, persistent_redis: Redis, moderation_server: ModerationServer, mcp_server: McpServer
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    persistent_redis: Redis,
+    moderation_server: ModerationServer,
+    mcp_server: McpServer,
 ) -> Iterator[Server]:
     with ModelServer(directory=tmp_path / "models") as models:
         server = Server(
@@ -88,6 +92,7 @@ def watched(
             "DJANGO_SETTINGS_MODULE": "tests.stack.canary_settings",
             "CELERY_BROKER_URL": persistent_redis.url.replace("/0", "/1"),
             "MODERATION_URL": moderation_server.url,
+            "DURABILITY": request.param,
             "OPENED": str(tmp_path / "opened.txt"),
             # In a fresh clone it would write what it compiles.
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -251,4 +256,6 @@ async def test_nothing_that_was_said_without_store_is_anywhere(
     assert len(counted) > 1000
     # Nor was any file made that has gone since: Django spools large bodies to those.
     opened = set((tmp_path / "opened.txt").read_text().splitlines())
-    assert {Path(path).name for path in opened} <= {watched.tokens.path.name, "opened.txt", "null"}
+    journals = {path for path in opened if Path(path).parent.name == "journal"}
+    assert bool(journals) == (watched.environment["DURABILITY"] == "journal")
+    assert {Path(path).name for path in opened - journals} <= {watched.tokens.path.name, "opened.txt", "null"}
