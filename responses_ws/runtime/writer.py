@@ -9,7 +9,9 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
-from django.db import Error, connection, transaction
+from django.db import Error, OperationalError, connection, transaction
+
+from responses_ws.conf import app_settings
 
 from .dbpool import unavailable
 from .sql import UNAVAILABLE
@@ -23,6 +25,28 @@ PATIENCE_SECONDS = 5.0
 _TRIES = 3
 """Of one write in which the database gives up, as in a deadlock, though it is there."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+
+class Stalled(OperationalError):
+    """The database neither takes a write nor refuses it. It may still come to pass."""
+
+
+async def durable(written: "Future[R]") -> R:
+    """The result of a write, when it is durable.
+
+    Who gives up waiting, or is cancelled, leaves the write where it is.
+
+    Raises:
+        Stalled: it has not come in ``LIMITS["database_seconds"]`` beyond a write's patience.
+    """
+    waited_for = asyncio.wrap_future(written)
+    # Whoever has stopped waiting need not hear of it.
+    waited_for.add_done_callback(lambda done: done.cancelled() or done.exception())
+    seconds = PATIENCE_SECONDS + app_settings.limits.database_seconds
+    try:
+        return await asyncio.wait_for(asyncio.shield(waited_for), seconds)
+    except TimeoutError as exc:
+        raise Stalled(f"the database has not answered for {seconds:g} s") from exc
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -74,10 +98,10 @@ class GroupWriter:
         """Queue a write and wait until it is durable.
 
         Raises:
-            Overloaded: the database is down for longer than a write has patience.
+            Overloaded: the database is down for longer than a write has patience, or does not answer.
         """
         try:
-            return await asyncio.wrap_future(self.submit(write))
+            return await durable(self.submit(write))
         except UNAVAILABLE as exc:
             raise unavailable(type(exc).__name__) from exc
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.journal import File, journal
 from responses_ws.runtime.tracing import NOTHING, Span
-from responses_ws.runtime.writer import writer
+from responses_ws.runtime.writer import durable, writer
 from responses_ws.signals import turn_finished
 from responses_ws.stores import events, rows, runs
 from responses_ws.stores.base import Place
@@ -120,7 +121,7 @@ class Record:
         """
         self._opened = writer.submit(lambda: self._write_queued(stored, frames, run))
         try:
-            place = await asyncio.wrap_future(self._opened)
+            place = await durable(self._opened)
         except sql.UNAVAILABLE as exc:
             raise unavailable(type(exc).__name__) from exc
         if isinstance(place, ApiError):
@@ -176,7 +177,7 @@ class Record:
         """No output may leave us before the row is durable. It hardly ever waits: engines are slower."""
         assert self._opened is not None, "a record is opened before its output"
         if not self._opened.done():
-            await asyncio.shield(asyncio.wrap_future(self._opened))
+            await durable(self._opened)
         self._opened.result()
         faultpoint("row.durable")
 
@@ -251,12 +252,12 @@ class Record:
         return end
 
     async def _commit(self, ending: Ending) -> Place | ApiError | None:
-        """The end in the database. Where that is down for longer than the writer has patience, in the journal: but
-        then its counts alone, and what was to be stored has failed.
+        """The end in the database. Where that does not take it in time, in the journal: but then its counts alone, and
+        what was to be stored has failed.
         """
         if not isinstance(self._opening_failure(), sql.UNAVAILABLE):
             try:
-                return await asyncio.wrap_future(writer.submit(partial(ends.commit, ending)))
+                return await durable(writer.submit(partial(ends.commit, ending)))
             except sql.UNAVAILABLE:
                 pass
         if ending.claim is not None:
@@ -266,6 +267,8 @@ class Record:
         fields = {**ending.fields}
         if is_lost:
             fields |= {"status": UsageRecord.Status.FAILED, "reason": "database_unavailable"}
+            # Where the database only did not answer, the other end may become durable yet: this one takes its place.
+            fields["ended_at"] += timedelta(microseconds=1)
         told = Ending(ending.row, fields)
         try:
             file = await journal.append(ends.encoded(told), sync=True)
