@@ -105,7 +105,7 @@ def restart() -> None:
 
 
 def _restart(socket: LiveSocket) -> None:
-    socket.restart(random.random() * app_settings.limits.restart_seconds)
+    socket.restart(random.random() * app_settings.limits.restart_seconds)  # noqa: S311
 
 
 def waiting_turns() -> int:

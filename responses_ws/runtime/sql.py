@@ -29,7 +29,8 @@ def _columns(model: Any, names: tuple[str, ...] | None = None) -> tuple[tuple[An
 def _insert_sql(model: Any) -> str:
     fields, columns = _columns(model)
     table = connection.ops.quote_name(model._meta.db_table)
-    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join(['%s'] * len(fields))})"
+    # Names are the models' own.
+    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join(['%s'] * len(fields))})"  # noqa: S608
 
 
 @cache
@@ -37,7 +38,7 @@ def _update_sql(model: Any, names: tuple[str, ...], where: tuple[str, ...]) -> s
     quote = connection.ops.quote_name
     changes = ", ".join(f"{quote(field.column)} = %s" for field in _columns(model, names)[0])
     conditions = " AND ".join(f"{quote(field.column)} = %s" for field in _columns(model, where)[0])
-    return f"UPDATE {quote(model._meta.db_table)} SET {changes} WHERE {conditions}"
+    return f"UPDATE {quote(model._meta.db_table)} SET {changes} WHERE {conditions}"  # noqa: S608
 
 
 def insert(model: Any, rows: Iterable[Mapping[str, Any]]) -> None:

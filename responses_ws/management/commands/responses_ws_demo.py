@@ -20,6 +20,7 @@ from responses_ws.runtime.launcher import listen, serve, server_config
 
 # Ctrl-C in a terminal should not wait for a model that is still talking.
 DRAIN_SECONDS = 5.0
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, never a default
 
 BANNER = """
   responses_ws demo
@@ -88,7 +89,7 @@ class Command(BaseCommand):
         demo.change_setting("DEBUG", False)
         if host not in settings.ALLOWED_HOSTS:
             # Reachable from outside by names that we cannot know; every call but the log-in page needs a key.
-            demo.change_setting("ALLOWED_HOSTS", [*settings.ALLOWED_HOSTS, "*" if host in ("0.0.0.0", "::") else host])
+            demo.change_setting("ALLOWED_HOSTS", [*settings.ALLOWED_HOSTS, "*" if host in ANYWHERE else host])
         var = Path(getattr(settings, "VAR_DIR", "var"))
         engine_url, engine_key = options["engine_url"], os.environ.get("ENGINE_API_KEY", "")
         call_command("migrate", interactive=False, verbosity=0)
@@ -126,7 +127,7 @@ class Command(BaseCommand):
 
 def address(host: str) -> str:
     """What to write into a URL for the address that we listen on."""
-    if host in ("0.0.0.0", "::", ""):
+    if host in (*ANYWHERE, ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
