@@ -14,7 +14,7 @@ from responses_ws.models import Account, ApiKey, Organization, Project, WebSocke
 from responses_ws.models.accounts import generate_key
 from responses_ws.runtime.bus import nudge
 
-from .base import OFFICE_CSS, ProjectFilter
+from .base import OFFICE_CSS, ModelAdmin, ProjectFilter, Textarea
 from .formats import dollars
 
 RATES = Rates.__struct_fields__
@@ -22,7 +22,7 @@ RATES = Rates.__struct_fields__
 
 
 @admin.register(Organization)
-class OrganizationAdmin(admin.ModelAdmin):
+class OrganizationAdmin(ModelAdmin):
     list_display = ("name", "project_count", "owes", "created_at")
     search_fields = ("name",)
     readonly_fields = ("created_at",)
@@ -41,7 +41,7 @@ class OrganizationAdmin(admin.ModelAdmin):
 
 
 @admin.register(Project)
-class ProjectAdmin(admin.ModelAdmin):
+class ProjectAdmin(ModelAdmin):
     list_display = ("name", "organization", "key_count", "created_at")
     list_filter = ("organization",)
     list_select_related = ("organization",)
@@ -66,7 +66,7 @@ class ProjectAdmin(admin.ModelAdmin):
 
 
 @admin.register(WebSocketShare)
-class WebSocketShareAdmin(admin.ModelAdmin):
+class WebSocketShareAdmin(ModelAdmin):
     """Heard by every server within half a second."""
 
     list_display = ("__str__", "project", "percent")
@@ -90,7 +90,7 @@ class WebSocketShareAdmin(admin.ModelAdmin):
 class LinesField(forms.CharField):
     """A list of strings, edited one a line."""
 
-    widget = forms.Textarea(attrs={"rows": 4, "cols": 40})
+    widget = Textarea(attrs={"rows": 4, "cols": 40})
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(value) if isinstance(value, list) else value
@@ -124,7 +124,7 @@ class UsableFilter(admin.SimpleListFilter):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(admin.ModelAdmin):
+class ApiKeyAdmin(ModelAdmin):
     """Keys are made, limited and revoked here. What is stored of a secret cannot be turned back into it."""
 
     form = ApiKeyForm
@@ -170,7 +170,10 @@ class ApiKeyAdmin(admin.ModelAdmin):
             return "revoked"
         return "usable" if key.is_usable else "expired"
 
-    @admin.action(description="Revoke selected API keys", permissions=["change"])
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("responses_ws.revoke_apikey")
+
+    @admin.action(description="Revoke selected API keys", permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: Any) -> None:
         for key in queryset:
             self.log_change(request, key, "Revoked.")

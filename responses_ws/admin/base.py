@@ -1,16 +1,36 @@
-"""What the pages of the office have in common."""
+"""What the pages of the office have in common: with django-unfold, where it is installed, or Django's own admin."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
 from django.db import models
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
 from responses_ws.models import Project
+
+HAS_UNFOLD = apps.is_installed("unfold")
+
+
+def _theme(unfold: str, plain: str) -> Any:
+    """A page whose class is not the theme's own looks broken in it, so all of them are chosen here."""
+    return import_string(f"unfold.{unfold}" if HAS_UNFOLD else f"django.{plain}")
+
+
+ModelAdmin: Any = _theme("admin.ModelAdmin", "contrib.admin.ModelAdmin")
+TabularInline: Any = _theme("admin.TabularInline", "contrib.admin.TabularInline")
+TextInput: Any = _theme("widgets.UnfoldAdminTextInputWidget", "contrib.admin.widgets.AdminTextInputWidget")
+"""For fields that a form declares itself; those of the model get the theme's widgets anyway."""
+Textarea: Any = _theme("widgets.UnfoldAdminTextareaWidget", "contrib.admin.widgets.AdminTextareaWidget")
 
 OFFICE_CSS = {"all": ("responses_ws/office.css",)}
 
@@ -28,7 +48,7 @@ class NeverEdited:
         return False
 
 
-class ReadOnlyAdmin(NeverEdited, admin.ModelAdmin):
+class ReadOnlyAdmin(NeverEdited, ModelAdmin):
     """A table that others write. Its rows are many: they are not counted twice a page."""
 
     show_full_result_count = False
@@ -38,11 +58,77 @@ class ReadOnlyAdmin(NeverEdited, admin.ModelAdmin):
         css = OFFICE_CSS
 
 
-class ReadOnlyInline(NeverEdited, admin.TabularInline):
+class ReadOnlyInline(NeverEdited, TabularInline):
     """Rows that belong to a read-only row."""
 
     extra = 0
     can_delete = False
+
+
+class Page(NeverEdited, ModelAdmin):
+    """A page of our own where a list of rows would be: in the admin's index and menu without replacing a template.
+
+    Its model is a proxy. Subclasses say ``permission`` and give a response from ``page``, with `render`.
+    """
+
+    permission = ""
+    """``app_label.codename``: who may see it."""
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm(self.permission)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def get_urls(self) -> list[Any]:
+        # The list only: there is no row to look at, add or delete.
+        name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return [url for url in super().get_urls() if url.name == name]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return self.page(request)
+
+    def page(self, request: HttpRequest) -> HttpResponse:
+        raise NotImplementedError
+
+    def render(self, request: HttpRequest, template: str, context: dict[str, Any]) -> TemplateResponse:
+        """The template, a child of ``admin/responses_ws/page.html``, under a strict policy.
+
+        Args:
+            context: ``title`` among others.
+        """
+        # Tabs, links and the current entry of the menu are the theme's business.
+        request.current_app = self.admin_site.name
+        shared = {**self.admin_site.each_context(request), "opts": self.opts, "has_unfold": HAS_UNFOLD}
+        response = TemplateResponse(request, template, {**shared, **context})
+        response.headers["Content-Security-Policy"] = content_security_policy()
+        return response
+
+
+def content_security_policy() -> str:
+    """Of our own pages: nothing from elsewhere, nothing inline.
+
+    unfold's Alpine evaluates the attributes of its templates, and its colours are an inline style sheet: with it,
+    scripts may be evaluated, yet still none may be inline.
+    """
+    origin = urlsplit(static("responses_ws/office.css"))
+    own = f"'self' {origin.scheme}://{origin.netloc}" if origin.netloc else "'self'"
+    script, style = (" 'unsafe-eval'", " 'unsafe-inline'") if HAS_UNFOLD else ("", "")
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {own}{script}",
+            f"style-src {own}{style}",
+            f"img-src {own} data:",
+            f"font-src {own}",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
 
 
 class ProjectFilter(admin.RelatedFieldListFilter):

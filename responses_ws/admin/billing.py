@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from responses_ws.billing.pricing import MAX_AMOUNT_NANO
 from responses_ws.models import Account, Journal, Posting, Price, RatedLine
 
-from .base import ProjectFilter, ReadOnlyAdmin, ReadOnlyInline, link_to
+from .base import ModelAdmin, ProjectFilter, ReadOnlyAdmin, ReadOnlyInline, TextInput, link_to
 from .formats import NANO_PER_DOLLAR, dollars, shortened, thousands
 
 
@@ -26,7 +26,7 @@ class PriceForm(forms.ModelForm):
         max_value=MAX_AMOUNT_NANO // NANO_PER_DOLLAR,
         max_digits=16,
         decimal_places=9,
-        widget=forms.TextInput(attrs={"inputmode": "decimal", "class": "vTextField"}),
+        widget=TextInput(attrs={"inputmode": "decimal"}),
         help_text="Up to nine decimals, for example 2.50.",
     )
 
@@ -60,7 +60,7 @@ class PriceForm(forms.ModelForm):
 
 
 @admin.register(Price)
-class PriceAdmin(admin.ModelAdmin):
+class PriceAdmin(ModelAdmin):
     """Prices can be written until they are used. From then on they can only be ended, and others started."""
 
     form = PriceForm

@@ -5,15 +5,13 @@ from typing import Any
 
 import msgspec
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from responses_ws.models import Dashboard, Posting, UsageRecord
 from responses_ws.models.usage import UsageRecordQuerySet
 
-from .base import NeverEdited
+from .base import Page
 from .charts import Chart, stacked
 from .formats import age, dollars, milliseconds, percent, short_count, short_dollars, thousands
 from .ways import Host, host, ways
@@ -47,24 +45,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 @admin.register(Dashboard)
-class DashboardAdmin(NeverEdited, admin.ModelAdmin):
-    """Lives where a list of rows would: so it is in the admin's index and menu without replacing a template."""
+class DashboardAdmin(Page):
+    permission = "responses_ws.view_usagerecord"
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("responses_ws.view_usagerecord")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
-
-    def get_urls(self) -> list[Any]:
-        # The list only: there is no row to look at, add or delete.
-        return [url for url in super().get_urls() if url.name == "responses_ws_dashboard_changelist"]
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        context = {**self.admin_site.each_context(request), "title": "Dashboard", "opts": self.opts, **figures()}
-        return TemplateResponse(request, "admin/responses_ws/dashboard.html", context)
+    def page(self, request: HttpRequest) -> HttpResponse:
+        return self.render(request, "admin/responses_ws/dashboard.html", {"title": "Dashboard", **figures()})
 
 
 def figures(now: datetime | None = None) -> dict[str, Any]:

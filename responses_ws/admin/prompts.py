@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 
 from responses_ws.models import PromptTemplate, PromptVersion
 
-from .base import OFFICE_CSS, ProjectFilter, link_to
+from .base import OFFICE_CSS, ModelAdmin, ProjectFilter, link_to
 
 
 class PromptTemplateForm(forms.ModelForm):
@@ -28,7 +28,7 @@ class PromptTemplateForm(forms.ModelForm):
 
 
 @admin.register(PromptTemplate)
-class PromptTemplateAdmin(admin.ModelAdmin):
+class PromptTemplateAdmin(ModelAdmin):
     """What requests name by id. A template that was ever published stays: responses name it."""
 
     form = PromptTemplateForm
@@ -69,7 +69,7 @@ class PromptTemplateAdmin(admin.ModelAdmin):
 
 
 @admin.register(PromptVersion)
-class PromptVersionAdmin(admin.ModelAdmin):
+class PromptVersionAdmin(ModelAdmin):
     """A draft can be changed and deleted; a published version can only be followed by another."""
 
     list_display = ("__str__", "project", "state", "model", "note", "published_at")

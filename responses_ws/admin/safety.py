@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 from responses_ws.models import Flag, SafetyRule, StoredResponse
 from responses_ws.safety.ruleset import Rule, Ruleset
 
-from .base import OFFICE_CSS, ProjectFilter, ReadOnlyAdmin, link_to
+from .base import OFFICE_CSS, ModelAdmin, ProjectFilter, ReadOnlyAdmin, Textarea, link_to
 from .formats import shortened
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class SafetyRuleForm(forms.ModelForm):
     class Meta:
         model = SafetyRule
         fields = ("name", "kind", "pattern", "action", "scope", "project", "is_enabled")
-        widgets = {"pattern": forms.Textarea(attrs={"rows": 6, "cols": 80, "spellcheck": "false"})}
+        widgets = {"pattern": Textarea(attrs={"rows": 6, "cols": 80, "spellcheck": "false"})}
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
@@ -38,7 +38,7 @@ class SafetyRuleForm(forms.ModelForm):
 
 
 @admin.register(SafetyRule)
-class SafetyRuleAdmin(admin.ModelAdmin):
+class SafetyRuleAdmin(ModelAdmin):
     """Processes hold the rules in memory and see a change within seconds."""
 
     form = SafetyRuleForm

@@ -94,10 +94,10 @@ class UsageRecordAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return super().get_queryset(request).annotate(cost_nano=Posting.objects.cost_of_each())
 
-    def has_bill_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("responses_ws.change_usagerecord")
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("responses_ws.replay_billing")
 
-    @admin.action(description="Try again to bill selected records", permissions=["bill"])
+    @admin.action(description="Try again to bill selected records", permissions=["replay"])
     def bill_again(self, request: HttpRequest, records: QuerySet[Any]) -> None:
         again = UsageRecord.objects.unbillable().filter(pk__in=records.values("pk")).update(billing_tries=0)
         self.message_user(request, f"{again} records will be tried again within seconds.")

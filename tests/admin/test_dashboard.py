@@ -99,7 +99,7 @@ def test_the_page_opens_without_any_row(boss):
 def test_the_page_has_no_script_and_no_style_of_its_own(boss, busy):
     """A strict Content-Security-Policy may be in force, and an operator may have no internet."""
     page = boss.get(PATH).content.decode()
-    ours = page[page.index('class="rws"') :]
+    ours = page[page.index('class="rws') :]
     ours = ours[: ours.index('<footer id="footer"')]
 
     assert "<script" not in ours
