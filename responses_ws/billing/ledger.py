@@ -20,7 +20,7 @@ from responses_ws.models import Journal, Organization, Posting, Price, UsageReco
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.sql import UNAVAILABLE
 
-from . import entries, pricing
+from . import entries, pricing, rollups
 from .entries import Entry
 
 logger = logging.getLogger(__name__)
@@ -132,6 +132,7 @@ def enter(new: list[Entry]) -> None:
     faultpoint("bill.journalled")
     entries.write_postings(new)
     faultpoint("bill.balanced")
+    rollups.add(new)
 
 
 def reap(now: datetime | None = None) -> int:

@@ -12,7 +12,7 @@ from .ledger import Account, Journal, Posting, RatedLine
 from .prices import Component, Price
 from .prompts import PromptTemplate, PromptVersion
 from .responses import Chain, IdempotencyKey, ResponseEvents, StoredItem, StoredResponse
-from .rollups import UsageRollup
+from .rollups import EndingRollup, UsageRollup
 from .safety import Flag, SafetyRule
 from .shares import WebSocketShare
 from .usage import Dashboard, Live, Playground, UsageRecord
@@ -32,6 +32,7 @@ __all__ = [
     "CreditGrant",
     "Dashboard",
     "Delivery",
+    "EndingRollup",
     "Flag",
     "GrantUse",
     "IdempotencyKey",

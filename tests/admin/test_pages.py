@@ -65,6 +65,7 @@ NEVER_REGISTERED = {
     "live",
     "playground",
     "usagerollup",
+    "endingrollup",
 } | {
     "posting",
     "ratedline",

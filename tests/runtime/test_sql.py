@@ -3,7 +3,7 @@ from uuid import uuid4
 
 import pytest
 
-from responses_ws.models import Chain, Organization, Project, StoredItem
+from responses_ws.models import Chain, EndingRollup, Organization, Project, StoredItem
 from responses_ws.runtime import sql
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,3 +38,26 @@ def test_an_update_says_how_many_rows_it_met() -> None:
     assert sql.update(Organization, {"name": "Acme 2"}, {"name": "Acme"}) == 1
     assert sql.update(Organization, {"name": "Acme 3"}, {"name": "Acme"}) == 0
     assert Organization.objects.get().name == "Acme 2"
+
+
+def test_numbers_are_added_to_rows_that_are_there_and_make_those_that_are_not() -> None:
+    keys = ("width", "start", "organization_id", "project_id", "api_key_id", "model", "status", "reason")
+    rows = {("hour", MOMENT, 1, 2, 3, "m", "failed", reason): {"responses": 2} for reason in ("b", "a")}
+
+    sql.add(EndingRollup, keys, rows)
+    sql.add(EndingRollup, keys, {**rows, ("day", MOMENT, 1, 2, 3, "m", "failed", "a"): {"responses": -1}})
+    sql.add(EndingRollup, keys, {})
+
+    found = EndingRollup.objects.order_by("width", "reason").values_list("width", "start", "reason", "responses")
+    assert list(found) == [("day", MOMENT, "a", -1), ("hour", MOMENT, "a", 4), ("hour", MOMENT, "b", 4)]
+
+
+def test_more_rows_than_one_statement_takes_are_added_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "_PARAMETERS", 27)
+    keys = ("width", "start", "organization_id", "project_id", "api_key_id", "model", "status", "reason")
+
+    sql.add(EndingRollup, keys, {("day", MOMENT, n, 0, 0, "m", "failed", ""): {"responses": n} for n in range(8)})
+
+    assert list(EndingRollup.objects.order_by("id").values_list("organization_id", "responses")) == [
+        (n, n) for n in range(8)
+    ]

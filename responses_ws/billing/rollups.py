@@ -1,0 +1,65 @@
+"""Roll-ups: what was billed, added up by the hour and by the day."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from responses_ws.models import EndingRollup, UsageRecord, UsageRollup
+from responses_ws.models.rollups import BOUNDS_MS, DIMENSIONS, DURATION, ENDING_DIMENSIONS, FIRST_TOKEN, Width
+from responses_ws.runtime import sql
+
+from .entries import Entry
+
+_COUNTED = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens", "tool_calls")
+
+
+def add(entries: Iterable[Entry]) -> None:
+    """Add entries to the rows of their hours and days; reversals are taken away again.
+
+    In the transaction that writes the entries, which holds their usage records.
+    """
+    usage: dict[tuple, dict[str, float]] = defaultdict(lambda: defaultdict(int))
+    endings: dict[tuple, dict[str, float]] = defaultdict(lambda: defaultdict(int))
+    for entry in entries:
+        record = entry.record
+        if record is None:
+            continue
+        counts = dict(_counts_of(record))
+        for width, start in _starts(record.started_at):
+            who = (width, start, record.organization_id, record.project_id, record.api_key_id or 0, record.model)
+            row = usage[*who, record.service_tier, record.transport]
+            row["amount_nano"] += entry.amount_nano
+            for name, count in counts.items():
+                row[name] += entry.sign * count
+            if record.status != UsageRecord.Status.COMPLETED:
+                endings[*who, record.status, record.reason]["responses"] += entry.sign
+    sql.add(UsageRollup, DIMENSIONS, usage)
+    sql.add(EndingRollup, ENDING_DIMENSIONS, endings)
+
+
+def _starts(moment: datetime) -> Iterator[tuple[str, datetime]]:
+    """The beginnings of the hour and of the day of UTC that hold ``moment``, by width."""
+    hour = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    yield str(Width.HOUR), hour
+    yield str(Width.DAY), hour.replace(hour=0)
+
+
+def _counts_of(record: UsageRecord) -> Iterator[tuple[str, float]]:
+    """The columns to which a record adds, and how much."""
+    yield "responses", 1
+    yield record.status, 1
+    if record.estimated:
+        yield "estimated", 1
+    for name in _COUNTED:
+        yield name, getattr(record, name)
+    first, duration = record.first_token_ms, record.duration_ms
+    if first is not None:
+        yield FIRST_TOKEN[bisect_left(BOUNDS_MS, first)], 1
+    if duration is not None:
+        yield DURATION[bisect_left(BOUNDS_MS, duration)], 1
+        yield "timed", 1
+        yield "checks_ms", record.checks_ms or 0
+        yield "render_ms", record.render_ms or 0
+        yield "first_token_ms", duration if first is None else first
+        yield "duration_ms", duration
