@@ -1,10 +1,14 @@
 """Usage added up by the hour and by the day, so that a page of figures costs the same at any number of responses."""
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+import msgspec
 from django.db import models
 from django.db.models import F, Sum
+
+from .accounts import ApiKey, Organization, Project
 
 BOUNDS_MS = tuple(round(5 * 1.5**number, 1) for number in range(23))
 """Upper bounds of all buckets of a histogram but the last, in milliseconds: 5, 7.5, …, 37,409. Each is 1.5 times the
@@ -29,9 +33,67 @@ SUMS = {
     "cached": Sum("cached_tokens"),
     "answer": Sum(F("output_tokens") - F("reasoning_tokens")),
     "reasoning": Sum("reasoning_tokens"),
+    "tool_calls": Sum("tool_calls"),
     "amount_nano": Sum("amount_nano"),
 }
-"""What every question is answered with. uncached + cached + answer + reasoning = tokens."""
+"""What every question is answered with. uncached + cached + answer + reasoning = tokens; ``failures`` are ours, not the
+client's leaving; ``amount_nano`` only makes sense within one currency (see `UsageRollupQuerySet.in_currency`)."""
+_BY_STATUS = {name: Sum(name) for name in ("completed", "incomplete", "failed", "cancelled", "abandoned")}
+_TIMES = ("timed", "output_tokens", "checks_ms", "render_ms", "first_token_ms", "duration_ms", *FIRST_TOKEN, *DURATION)
+_TIME_SUMS = {f"sum_{name}": Sum(name) for name in _TIMES}
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast responses were. Milliseconds; None where no response says it."""
+
+    first_token_p50: float | None
+    first_token_p95: float | None
+    duration_p50: float | None
+    duration_p95: float | None
+    tokens_per_second: float | None
+    """Of one response, while it came."""
+    parts: dict[str, float]
+    """The mean milliseconds of a response, in order: ``checks``, ``render``, ``first_token`` (from the engine's call to
+    its first output) and ``rest``. Their sum is the mean duration. Empty of no responses."""
+
+
+def percentile(counts: list[int], fraction: float) -> float | None:
+    """The milliseconds within which ``fraction`` of the responses stayed; None without any.
+
+    Args:
+        counts: of a histogram, a number for each of `BOUNDS_MS` and one for what is longer than all of them.
+
+    Within its bucket the place is guessed evenly, as if the bucket were full of different values; so it is always less
+    than 1.5 times too much or too little. Beyond the last bound, that bound.
+    """
+    rank = sum(counts) * fraction
+    lower = 0.0
+    for bound, count in zip(BOUNDS_MS, counts, strict=False):
+        if count > 0 and rank <= count:
+            return lower + (bound - lower) * rank / count
+        rank -= count
+        lower = bound
+    return lower if any(counts) else None
+
+
+def _times(sums: Mapping[str, Any]) -> Times:
+    told = {name: sums[f"sum_{name}"] or 0 for name in _TIMES}
+    first, duration = ([told[name] for name in names] for names in (FIRST_TOKEN, DURATION))
+    coming = told["duration_ms"] - told["first_token_ms"]
+    parts = {
+        "checks": told["checks_ms"],
+        "render": told["render_ms"],
+        "first_token": told["first_token_ms"] - told["checks_ms"] - told["render_ms"],
+        "rest": coming,
+    }
+    return Times(
+        first_token_p50=percentile(first, 0.5),
+        first_token_p95=percentile(first, 0.95),
+        duration_p50=percentile(duration, 0.5),
+        duration_p95=percentile(duration, 0.95),
+        tokens_per_second=told["output_tokens"] * 1000 / coming if coming > 0 else None,
+        parts={name: max(part, 0) / told["timed"] for name, part in parts.items()} if told["timed"] else {},
+    )
 
 
 class Width(models.TextChoices):
@@ -68,9 +130,103 @@ class RollupQuerySet(models.QuerySet[Any]):
 
 
 class UsageRollupQuerySet(RollupQuerySet):
+    def in_currency(self, currency: str) -> Self:
+        """Of organisations that are billed in it."""
+        return self.filter(organization_id__in=Organization.objects.filter(currency=currency).values("pk"))
+
     def amount(self) -> int:
         """What was charged, in nano units."""
         return self.aggregate(amount=Sum("amount_nano"))["amount"] or 0
+
+    def month_against_last(self, now: datetime) -> dict[str, int]:
+        """What was charged in the month of ``now``, in nano units. Of rows of days.
+
+        ``this`` month so far; ``last`` month, all of it; ``last_by_now``: last month up to and with the same day.
+        """
+        today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        month = today.replace(day=1)
+        last = (month - timedelta(days=1)).replace(day=1)
+        return {
+            "this": self.between(month, today + timedelta(days=1)).amount(),
+            "last": self.between(last, month).amount(),
+            "last_by_now": self.between(last, min(last + timedelta(days=today.day), month)).amount(),
+        }
+
+    def totals(self) -> dict[str, int]:
+        """`SUMS`, and ``completed``, ``incomplete``, ``failed``, ``cancelled``, ``abandoned``: zeros of nothing."""
+        return {name: value or 0 for name, value in self.aggregate(**SUMS, **_BY_STATUS).items()}
+
+    def series(self) -> models.QuerySet[Any]:
+        """Rows of ``start`` and what `totals` has, in order; hours or days of nothing are absent."""
+        return self.values("start").annotate(**SUMS, **_BY_STATUS).order_by("start")
+
+    def by_model(self) -> models.QuerySet[Any]:
+        """Rows of ``model`` and `SUMS`, the dearest first."""
+        return self._by("model")
+
+    def by_organization(self, top: int) -> list[dict[str, Any]]:
+        """The ``top`` dearest: ``organization_id``, ``organization_name`` and `SUMS`."""
+        rows = list(self._by("organization_id")[:top])
+        names = Organization.objects.in_bulk([row["organization_id"] for row in rows])
+        for row in rows:
+            owner = names.get(row["organization_id"])
+            row["organization_name"] = "" if owner is None else owner.name
+        return rows
+
+    def by_project(self, top: int) -> list[dict[str, Any]]:
+        """The ``top`` dearest: ``project_id``, ``project_name``, ``organization_name`` and `SUMS`."""
+        return _with_projects(list(self._by("project_id")[:top]))
+
+    def by_key(self, top: int) -> list[dict[str, Any]]:
+        """The ``top`` dearest: ``api_key_id`` (0: no key), ``key_name`` ("" for none), its project and `SUMS`.
+
+        The project is ``project_id``, ``project_name``, ``organization_name``.
+        """
+        rows = _with_projects(list(self._by("project_id", "api_key_id")[:top]))
+        keys = ApiKey.objects.in_bulk([row["api_key_id"] for row in rows])
+        for row in rows:
+            key = keys.get(row["api_key_id"])
+            row["key_name"] = "" if key is None else key.name
+        return rows
+
+    def by_transport(self) -> list[dict[str, Any]]:
+        """For each way to ask, the busiest first: ``transport``, ``responses``, ``failures``, ``times`` (`Times`)."""
+        sums = {name: SUMS[name] for name in ("responses", "failures")}
+        rows = self.values("transport").annotate(**sums, **_TIME_SUMS).order_by("-responses", "transport")
+        kept = ("transport", *sums)
+        return [{name: row[name] for name in kept} | {"times": _times(row)} for row in rows]
+
+    def times(self) -> Times:
+        """How fast all of them were."""
+        return _times(self.aggregate(**_TIME_SUMS))
+
+    def times_series(self) -> dict[datetime, Times]:
+        """How fast they were, by the hour or the day; those of nothing are absent."""
+        return {row["start"]: _times(row) for row in self.values("start").annotate(**_TIME_SUMS).order_by("start")}
+
+    def _by(self, *names: str) -> models.QuerySet[Any]:
+        return self.values(*names).annotate(**SUMS).order_by("-amount_nano", "-tokens", *names)
+
+
+def _with_projects(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that have a ``project_id`` get the project's name and its organisation's."""
+    projects = Project.objects.select_related("organization").in_bulk([row["project_id"] for row in rows])
+    for row in rows:
+        project = projects.get(row["project_id"])
+        row["project_name"] = "" if project is None else project.name
+        row["organization_name"] = "" if project is None else project.organization.name
+    return rows
+
+
+class EndingRollupQuerySet(RollupQuerySet):
+    def failures(self) -> Self:
+        """Those that were our fault, or our engine's."""
+        return self.filter(status__in=("failed", "abandoned"))
+
+    def by_reason(self) -> models.QuerySet[Any]:
+        """Rows of ``status``, ``reason`` and ``responses``, the most frequent first."""
+        rows = self.values("status", "reason").annotate(responses=Sum("responses")).exclude(responses=0)
+        return rows.order_by("-responses", "status", "reason")
 
 
 class Rollup(models.Model):
@@ -159,7 +315,7 @@ class EndingRollup(Rollup):
     reason = models.CharField(max_length=64)
     responses = _count()
 
-    objects = RollupQuerySet.as_manager()
+    objects = EndingRollupQuerySet.as_manager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=ENDING_DIMENSIONS, name="responses_ws_ending_once")]
