@@ -15,6 +15,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.db.models.signals import post_migrate
 
+from responses_ws.billing import pricebook
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, Organization, Project
 from responses_ws.runtime import dbpool, metrics, rates
@@ -99,6 +100,7 @@ def _process_state(request: pytest.FixtureRequest) -> Iterator[None]:
     dbpool.shutdown()
     hot_tier.clear()
     rates.reset()
+    pricebook.reset()
     registry.reset()
     classifiers.reset()
     metrics.clear()

@@ -7,7 +7,6 @@ that runs twice, in parallel, or is killed anywhere leaves nothing half done and
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,12 +15,13 @@ from django.db.models import F
 from django.utils import timezone
 
 from responses_ws.conf import app_settings
-from responses_ws.models import Journal, Organization, Posting, Price, UsageRecord
+from responses_ws.models import Journal, Posting, UsageRecord
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.sql import UNAVAILABLE
 
 from . import entries, pricing, rollups
 from .entries import Entry
+from .pricebook import PriceBook, read_pages
 
 logger = logging.getLogger(__name__)
 
@@ -172,11 +172,11 @@ def _usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: dat
         bill_warmup=app_settings.BILL_WARMUP,
         bill_abandoned=app_settings.BILL_ABANDONED,
     )
-    prices = _prices_of(records)
-    currencies = _currencies_of({record.organization_id for record in records})
+    book = read_pages({record.model for record in records}, {record.organization_id for record in records})
     made = []
     for record in records:
-        charge = _charge_for(record, prices, policy)
+        currency = book.currency_of(record.organization_id)
+        charge = _charge_for(record, book, currency, policy)
         journal = Journal(
             idempotency_key=f"usage:{record.response_id}:{numbers[record.pk]}",
             kind=Journal.Kind.USAGE,
@@ -188,7 +188,7 @@ def _usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: dat
             occurred_at=record.started_at,
             posted_at=now,
         )
-        made.append(entries.of_usage(journal, record, charge, currencies[record.organization_id]))
+        made.append(entries.of_usage(journal, record, charge, currency))
     return made
 
 
@@ -217,32 +217,14 @@ def _reversals_of(journals: list[Journal], memo: str, now: datetime) -> list[Ent
     return made
 
 
-def _charge_for(record: UsageRecord, prices: dict[str, list[Price]], policy: pricing.Policy) -> pricing.Charge:
+def _charge_for(record: UsageRecord, book: PriceBook, currency: str, policy: pricing.Policy) -> pricing.Charge:
     usage = record.usage
     waiver = pricing.waiver_for(record.status, is_warmup=record.is_warmup, policy=policy)
     if waiver:
-        return pricing.waived(usage, waiver)
-    rates = {
-        price.component: pricing.Rate(price.pk, price.nano_per_million)
-        for price in prices.get(record.model, ())
-        if price.is_valid_at(record.started_at)
-    }
-    return pricing.charge_for(usage, rates, model=record.model)
+        return pricing.waived(usage, waiver, tool_calls=record.tool_calls)
+    return book.charge(currency, record.model, record.service_tier, record.started_at, usage, record.tool_calls)
 
 
 def _memo_of(charge: pricing.Charge, record: UsageRecord) -> str:
     notes = [note for note in (charge.memo, "estimated" if record.estimated else "") if note]
     return "; ".join(notes)[:MEMO_LENGTH]
-
-
-def _prices_of(records: Iterable[UsageRecord]) -> dict[str, list[Price]]:
-    """Prices by model, the newest start last: where two overlap, the later one wins."""
-    prices: dict[str, list[Price]] = defaultdict(list)
-    models = {record.model for record in records}
-    for price in Price.objects.filter(model__in=models).order_by("valid_from", "pk"):
-        prices[price.model].append(price)
-    return prices
-
-
-def _currencies_of(organizations: set[int]) -> dict[int, str]:
-    return dict(Organization.objects.filter(pk__in=organizations).values_list("pk", "currency"))

@@ -1,6 +1,7 @@
-"""What a usage costs. Pure: tokens and prices in, integers of nano-USD (10⁻⁹ USD) out."""
+"""What a usage costs. Pure: tokens and prices in, integers of nano units of a currency (10⁻⁹ USD, say) out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 import msgspec
 
@@ -8,10 +9,29 @@ from responses_ws.protocol.usage import Usage
 
 TOKENS_PER_PRICE = 1_000_000
 MAX_AMOUNT_NANO = 10**15
-"""$1,000,000 for one response. Nobody owes that: an engine that counts wrong is held back, with a memo, not billed."""
+"""A million USD for one response. Nobody owes that: an engine that counts wrong is held back, with a memo."""
 
 FALLBACKS = {"cached_input": "input", "cache_write": "input", "reasoning": "output"}
 """The whole that a part stays in when it has no price of its own."""
+
+TOOL_CALL = "tool_call"
+
+
+class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """One price of a model as the price book has it."""
+
+    price_id: int
+    component: str
+    nano_per_million: int
+    valid_from: datetime
+    valid_to: datetime | None = None
+    service_tier: str = ""
+    """Empty: of all tiers."""
+    min_context: int = 0
+    """Of responses with at least so many input tokens."""
+
+    def is_valid_at(self, moment: datetime) -> bool:
+        return self.valid_from <= moment and (self.valid_to is None or moment < self.valid_to)
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -22,7 +42,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Tokens of one component, and what they cost. ``price_id`` is None where nothing is charged."""
+    """Tokens of one component (or calls), and what they cost. ``price_id`` is None where nothing is charged."""
 
     component: str
     quantity: int
@@ -67,38 +87,75 @@ def partition(usage: Usage) -> dict[str, int]:
 
 
 def amount_for(quantity: int, nano_per_million: int) -> int:
-    """Nano-USD for some tokens, rounded half-even. Integers only: a float is wrong in the sixth place."""
+    """Nano units for some tokens, rounded half-even. Integers only: a float is wrong in the sixth place."""
     whole, rest = divmod(quantity * nano_per_million, TOKENS_PER_PRICE)
     half = TOKENS_PER_PRICE // 2
     return whole + (rest > half or (rest == half and whole % 2 == 1))
 
 
-def charge_for(usage: Usage, rates: Mapping[str, Rate], *, model: str) -> Charge:
-    """Rate a usage: one line per component that has tokens, rounded once each.
+def rates_for(
+    prices: Iterable[ListPrice], *, moment: datetime, service_tier: str, input_tokens: int
+) -> dict[str, Rate]:
+    """The prices of a model that a response is charged by, one a component.
+
+    The tier's own prices come before those of all tiers, and there the highest context that the input reaches: it
+    prices the whole request. A part has no rate where its whole has one that comes first, so that it stays in its
+    whole instead of being charged by the prices of another tier.
+
+    Args:
+        prices: in the order of their starts; where two overlap, the later one wins.
+        moment: when the response started.
+        input_tokens: all of them, cached ones too.
+    """
+    places: dict[tuple[bool, int], dict[str, Rate]] = {}
+    for price in prices:
+        if price.min_context <= input_tokens and price.service_tier in ("", service_tier) and price.is_valid_at(moment):
+            place = places.setdefault((price.service_tier != "", price.min_context), {})
+            place[price.component] = Rate(price.price_id, price.nano_per_million)
+    if len(places) == 1:
+        return places.popitem()[1]
+    rates: dict[str, Rate] = {}
+    for _, place in sorted(places.items(), reverse=True):
+        rates |= {
+            component: rate
+            for component, rate in place.items()
+            if component not in rates and FALLBACKS.get(component) not in rates
+        }
+    return rates
+
+
+def charge_for(
+    usage: Usage, rates: Mapping[str, Rate], *, model: str, tool_calls: int = 0, currency: str = "USD"
+) -> Charge:
+    """Rate a usage: one line per component that was used, rounded once each.
 
     A part without a price of its own stays in its whole (`FALLBACKS`) and is charged like it. Never raises: what
-    has no price costs nothing and the memo says so.
+    has no price costs nothing and the memo says so; but calls of hosted tools, which cost extra only where they have
+    a price.
 
     Args:
         rates: by component, the prices valid when the response started.
         model: named in the memo.
+        tool_calls: how many hosted tools were run.
     """
     quantities = partition(usage)
     for part, whole in FALLBACKS.items():
         if part not in rates:
             quantities[whole] += quantities.pop(part)
+    quantities[TOOL_CALL] = tool_calls
     used = {component: quantity for component, quantity in quantities.items() if quantity}
     lines = tuple(_line(component, quantity, rates.get(component)) for component, quantity in used.items())
-    charge = Charge(lines, _memo(lines, rates, model))
+    charge = Charge(lines, _memo(lines, rates, model, currency))
     if charge.amount_nano > MAX_AMOUNT_NANO:
-        return waived(usage, f"held: {charge.amount_nano // 10**9:,} USD for one response cannot be right")
+        held = f"held: {charge.amount_nano // 10**9:,} {currency} for one response cannot be right"
+        return waived(usage, held, tool_calls=tool_calls)
     return charge
 
 
-def waived(usage: Usage, memo: str) -> Charge:
+def waived(usage: Usage, memo: str, *, tool_calls: int = 0) -> Charge:
     """The charge of a response that costs nothing: its tokens are noted all the same."""
-    lines = tuple(_line(component, quantity, None) for component, quantity in partition(usage).items() if quantity)
-    return Charge(lines, memo)
+    used = {**partition(usage), TOOL_CALL: tool_calls}
+    return Charge(tuple(_line(component, quantity, None) for component, quantity in used.items() if quantity), memo)
 
 
 def waiver_for(status: str, *, is_warmup: bool, policy: Policy) -> str:
@@ -120,14 +177,17 @@ def _line(component: str, quantity: int, rate: Rate | None) -> Line:
     return Line(component, quantity, rate.price_id, amount_for(quantity, rate.nano_per_million))
 
 
-def _memo(lines: tuple[Line, ...], rates: Mapping[str, Rate], model: str) -> str:
-    if not lines:
-        return "no tokens"
-    unpriced = [line.component for line in lines if line.price_id is None]
-    if len(unpriced) == len(lines):
-        return f"no price for model {model}"
+def _memo(lines: tuple[Line, ...], rates: Mapping[str, Rate], model: str, currency: str) -> str:
+    of_tokens = [line for line in lines if line.component != TOOL_CALL]
+    unpriced = [line.component for line in of_tokens if line.price_id is None]
+    if unpriced and not any(line.price_id for line in lines):
+        return f"no price in {currency} for model {model}"
     if unpriced:
-        return f"no price for {' and '.join(unpriced)} of model {model}"
+        return f"no price in {currency} for {' and '.join(unpriced)} of model {model}"
     if any(line.amount_nano for line in lines):
         return ""
-    return "rounds to zero" if any(rates[line.component].nano_per_million for line in lines) else "the price is zero"
+    if not of_tokens:
+        return "no tokens"
+    return (
+        "rounds to zero" if any(rates[line.component].nano_per_million for line in of_tokens) else "the price is zero"
+    )

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -36,6 +37,18 @@ class Organization(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, **options: Any) -> None:
+        """Price books know its currency, if it is a rare one."""
+        is_new = self._state.adding
+        super().save(**options)
+        if not is_new or self.currency != self._meta.get_field("currency").default:
+            ControlMessage.objects.tell("prices_changed")
+
+    def clean(self) -> None:
+        billed = Organization.objects.filter(pk=self.pk, accounts__isnull=False)
+        if self.pk and billed.exclude(currency=self.currency).exists():
+            raise ValidationError({"currency": "What was billed is in another currency; this one stays."})
 
 
 def _rate(what: str) -> Any:

@@ -81,7 +81,7 @@ class JournalQuerySet(models.QuerySet["Journal"]):
             posted_nano=sum_of(Posting.objects.all(), "journal", "amount_nano"),
             debit_nano=sum_of(Posting.objects.charges(), "journal", "amount_nano"),
             lines_nano=sum_of(RatedLine.objects.all(), "journal", "amount_nano"),
-            lines_tokens=sum_of(RatedLine.objects.all(), "journal", "quantity"),
+            lines_tokens=sum_of(RatedLine.objects.exclude(component=Component.TOOL_CALL), "journal", "quantity"),
         )
 
 

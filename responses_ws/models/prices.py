@@ -1,11 +1,14 @@
 """The price book: immutable intervals. Money is an integer of nano units of its currency, everywhere."""
 
 from datetime import datetime
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Exists, F, Max, OuterRef, Q
 from django.utils import timezone
+
+from .control import ControlMessage
 
 
 class Component(models.TextChoices):
@@ -79,6 +82,16 @@ class Price(models.Model):
     def __str__(self) -> str:
         return f"{self.model} {self.component} from {self.valid_from:%Y-%m-%d}"
 
+    def save(self, **options: Any) -> None:
+        """Every process is told."""
+        super().save(**options)
+        ControlMessage.objects.tell("prices_changed")
+
+    def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
+        deleted = super().delete(*args, **options)
+        ControlMessage.objects.tell("prices_changed")
+        return deleted
+
     def clean(self) -> None:
         if self.valid_from and Price.objects.overlapping(self).exists():
             raise ValidationError("Another price for this model and component is valid in this time: end it first.")
@@ -92,6 +105,3 @@ class Price(models.Model):
     def last_used_at(self) -> datetime | None:
         """When the newest turn started that was billed with it."""
         return self.lines.aggregate(last=Max("journal__usage__started_at"))["last"]
-
-    def is_valid_at(self, moment: datetime) -> bool:
-        return self.valid_from <= moment and (self.valid_to is None or moment < self.valid_to)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from responses_ws.billing import pricebook
 from responses_ws.runtime import connections
 from responses_ws.runtime.bus import bus
 from responses_ws.serving import background, runner
@@ -23,6 +24,7 @@ async def listen() -> None:
     bus.handle("responses_deleted", _responses_deleted)
     bus.handle("response_cancelled", _response_cancelled)
     bus.handle(runs.WAITING, lambda _body: runner.nudge())
+    bus.handle("prices_changed", lambda _body: pricebook.forget())
     bus.handle("websocket_shares_changed", lambda _body: shares.forget())
     await bus.listen()
 

@@ -74,8 +74,10 @@ def test_a_completed_turn_is_debited_to_who_pays_and_credited_to_revenue():
         pytest.param({"is_warmup": True}, {}, 0, "warm-up: the engine did no work", id="warm-up"),
         pytest.param({"is_warmup": True}, {"BILL_WARMUP": True}, 2_800_000, "", id="warm-up, billed by setting"),
         pytest.param({"estimated": True}, {}, 2_800_000, "estimated", id="estimated"),
-        pytest.param({"model": "x"}, {}, 0, "no price for model x", id="no price"),
-        pytest.param({"model": "x", "estimated": True}, {}, 0, "no price for model x; estimated", id="both notes"),
+        pytest.param({"model": "x"}, {}, 0, "no price in USD for model x", id="no price"),
+        pytest.param(
+            {"model": "x", "estimated": True}, {}, 0, "no price in USD for model x; estimated", id="both notes"
+        ),
         pytest.param({"input_tokens": 0, "output_tokens": 0}, {}, 0, "no tokens", id="no tokens"),
     ],
 )

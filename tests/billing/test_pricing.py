@@ -113,19 +113,19 @@ def test_parts_add_up_to_the_whole(usage):
         pytest.param(
             only("input"),
             [("input", 1_000, 1, 2_000_000), ("output", 50, None, 0)],
-            "no price for output of model m",
+            "no price in USD for output of model m",
             id="output has no price",
         ),
         pytest.param(
             only("reasoning"),
             [("input", 1_000, None, 0), ("output", 30, None, 0), ("reasoning", 20, 5, 200_000)],
-            "no price for input and output of model m",
+            "no price in USD for input and output of model m",
             id="only reasoning has a price",
         ),
         pytest.param(
             {},
             [("input", 1_000, None, 0), ("output", 50, None, 0)],
-            "no price for model m",
+            "no price in USD for model m",
             id="no price at all",
         ),
         pytest.param(
