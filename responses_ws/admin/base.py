@@ -57,6 +57,10 @@ class ReadOnlyAdmin(NeverEdited, ModelAdmin):
     class Media:
         css = OFFICE_CSS
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        # Who may change the table has no use for that here; to see it is a right of its own.
+        return request.user.has_perm(f"{self.opts.app_label}.view_{self.opts.model_name}")
+
 
 class ReadOnlyInline(NeverEdited, TabularInline):
     """Rows that belong to a read-only row."""
