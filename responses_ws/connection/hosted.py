@@ -51,6 +51,8 @@ class HostedItems:
         self.waiting: list[WaitingCall] = []
         self.has_dropped_call = False
         """Nothing has come out of a call that was begun: not even its beginning."""
+        self.calls_run = 0
+        """Calls that were run, here or by the engine, without those that came to nothing."""
         self._open: dict[str, tuple[int, Item]] = {}
         """Output index and item of everything that has begun and not ended, by id."""
 

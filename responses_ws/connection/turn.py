@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from responses_ws.protocol import server_events as events
 from responses_ws.protocol.errors import ApiError, response_error
 from responses_ws.protocol.ids import NewId
-from responses_ws.protocol.items import Item, prefix_of
+from responses_ws.protocol.items import Item, is_run_call, prefix_of
 from responses_ws.protocol.request import JsonObject, Request
 from responses_ws.protocol.response import response_object
 from responses_ws.protocol.sampling import (
@@ -348,6 +348,7 @@ class Turn:
 
     def _take_item(self, item: Item, frames: list[str]) -> None:
         """An item that the engine has made: it begins and ends here, under an id of ours."""
+        self.hosted.calls_run += is_run_call(item)
         item = {**item, "id": self._new_id(prefix_of(item["type"]))}
         begun = {**item, "status": "in_progress"} if "status" in item else item
         self._finish_item(self._add_item(begun, frames), item, frames)

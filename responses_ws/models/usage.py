@@ -176,7 +176,9 @@ class UsageRecord(models.Model):
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0, help_text="Part of output tokens.")
 
-    tool_calls = models.PositiveIntegerField(default=0, help_text="Hosted tools that were run for it.")
+    tool_calls = models.PositiveIntegerField(
+        default=0, help_text="Calls of hosted tools that were run, unless they failed."
+    )
 
     render_path = models.CharField(
         max_length=8, blank=True, help_text="How its prompt was made: append, rewind, full; empty: not of token ids."
@@ -188,7 +190,7 @@ class UsageRecord(models.Model):
     started_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     checks_ms = models.FloatField(null=True, blank=True, help_text="Admission, context and validation, to the prompt.")
-    render_ms = models.FloatField(null=True, blank=True, help_text="The prompt, as the engine takes it.")
+    render_ms = models.FloatField(null=True, blank=True, help_text="Making the prompt, until the first output.")
     first_token_ms = models.FloatField(null=True, blank=True, help_text="From request to first output event.")
     duration_ms = models.FloatField(null=True, blank=True)
     lease_until = models.DateTimeField(help_text="A reaper may close the row after this.")

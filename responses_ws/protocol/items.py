@@ -19,6 +19,8 @@ MODEL_OUTPUT = "model_output"
 """Key of what the model was told of a hosted call, where the item as clients know it does not say: only in our own
 copy of it, and never on the wire."""
 
+_RUN_CALLS = HOSTED_CALLS | {"code_interpreter_call", "image_generation_call"}
+"""The same, and what upstreams run themselves."""
 _CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _REQUIRED: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
@@ -58,6 +60,11 @@ _PREFIXES = {
     "mcp_approval_request": "mcpr",
     "mcp_approval_response": "mcpa",
 }
+
+
+def is_run_call(item: Item) -> bool:
+    """Whether it is a call that an engine has run by itself, and something has come of it."""
+    return item["type"] in _RUN_CALLS and item.get("status") != "failed" and not item.get("error")
 
 
 def prefix_of(kind: str) -> str:

@@ -10,7 +10,7 @@ and tokens.
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -120,6 +120,7 @@ _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 _FIRST_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = tuple(4.0**power for power in range(14))
+_PHASE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _LAG_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 duration = Histogram(
@@ -139,6 +140,13 @@ per_token = Histogram(
 )
 token_usage = Histogram(
     "gen_ai_client_token_usage", "Tokens of each turn that has ended.", (*_MODEL, "gen_ai_token_type"), _TOKENS
+)
+turn_phases = Histogram(
+    "responses_ws_turn_phase_seconds",
+    "Where turns' time goes. Checks, render, first_token and rest add up to a turn's duration; then it is settled: "
+    "its record and what is stored of it become durable, before its client is told of its end.",
+    ("phase",),
+    _PHASE_SECONDS,
 )
 turns = Counter("responses_ws_turns_total", "Turns that have ended.", ("transport", "model", "status"))
 refused = Counter(
@@ -173,9 +181,16 @@ loop_lag = Histogram(
 
 
 def turn_ended(
-    *, transport: str, model: str, status: str, usage: Usage, seconds: float, first_token_ms: float | None
+    *,
+    transport: str,
+    model: str,
+    status: str,
+    usage: Usage,
+    seconds: float,
+    first_token_ms: float | None,
+    phases: Mapping[str, float],
 ) -> None:
-    """A turn's usage record is being closed."""
+    """A turn's usage record has been closed. ``phases``: the milliseconds of each part of it."""
     of_model = (model, "chat", transport)
     turns.add((transport, model, status))
     duration.observe(of_model, seconds)
@@ -183,6 +198,8 @@ def turn_ended(
         first_token.observe(of_model, first_token_ms / 1000)
         if status == "completed" and usage.output_tokens > 1:
             per_token.observe(of_model, (seconds - first_token_ms / 1000) / (usage.output_tokens - 1))
+    for phase, milliseconds in phases.items():
+        turn_phases.observe((phase,), milliseconds / 1000)
     token_usage.observe((*of_model, "input"), usage.input_tokens)
     token_usage.observe((*of_model, "output"), usage.output_tokens)
     tokens.add((model, "input"), usage.input_tokens)
@@ -223,6 +240,18 @@ def sums(told: Iterable[Family], name: str) -> dict[str, float]:
         assert sample is not None, "lines are made by `_line`"
         found[sample[1]] = found.get(sample[1], 0) + float(sample[2])
     return found
+
+
+def means(told: Iterable[Family], name: str) -> dict[str, float]:
+    """The mean of what a histogram of one label has seen, by the value of that label."""
+    totals: dict[str, dict[str, float]] = {"sum": {}, "count": {}}
+    for line in chain.from_iterable(family.lines for family in told if family.name == name):
+        part = line.removeprefix(f"{name}_").partition("{")[0]
+        sample = _SAMPLE.fullmatch(line)
+        assert sample is not None, "lines are made by `_line`"
+        if part in totals:
+            totals[part][sample[1]] = totals[part].get(sample[1], 0) + float(sample[2])
+    return {value: totals["sum"][value] / count for value, count in totals["count"].items() if count}
 
 
 def clear() -> None:

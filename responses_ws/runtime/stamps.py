@@ -1,6 +1,7 @@
 """What every answer says of itself, at every door."""
 
 import time
+from collections.abc import Mapping
 
 
 def stamps(request_id: str, began: float) -> dict[str, str]:
@@ -12,5 +13,10 @@ def stamps(request_id: str, began: float) -> dict[str, str]:
     return {
         "x-request-id": request_id,
         "openai-processing-ms": str(round(milliseconds)),
-        "Server-Timing": f"total;dur={milliseconds:.1f}",
+        "Server-Timing": server_timing({"total": milliseconds}),
     }
+
+
+def server_timing(phases: Mapping[str, float]) -> str:
+    """Milliseconds, by name of what has taken them."""
+    return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in phases.items())

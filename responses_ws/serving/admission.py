@@ -1,5 +1,7 @@
 """Who is asking, and whether they may."""
 
+import time
+
 import msgspec
 
 from responses_ws.conf import app_settings
@@ -49,12 +51,16 @@ def admit(principal: Principal, model: str) -> None:
 class Ticket:
     """What lets one turn, or one socket, in. `close` it, whatever happens."""
 
-    def __init__(self, allowance: Allowance, entry: rates.Entry | None) -> None:
+    def __init__(self, allowance: Allowance, entry: rates.Entry | None, *, asked_at: float | None = None) -> None:
         self._allowance = allowance
         self._entry = entry
         """None: nothing is limited, so nothing is counted."""
         self._reserved = 0
         self._used = 0
+        self.asked_at = time.perf_counter() if asked_at is None else asked_at
+        """When it was asked for, by `time.perf_counter`."""
+        self.phases: dict[str, float] = {}
+        """What the turn has taken so far, in milliseconds, for whoever answers."""
 
     def headers(self) -> dict[str, str]:
         """``x-ratelimit-*``, as things are after what was taken for this turn, or used by it."""
@@ -118,10 +124,11 @@ async def enter_socket(principal: Principal) -> Ticket:
 async def _enter(what: str, principal: Principal, allowance: Allowance) -> Ticket:
     if allowance.is_unlimited:
         return Ticket(allowance, None)
+    asked_at = time.perf_counter()
     entry = await rates.enter(_owner(principal, what), allowance)
     if entry.standing.refused is not None:
         raise refusal(allowance, entry.standing)
-    return Ticket(allowance, entry)
+    return Ticket(allowance, entry, asked_at=asked_at)
 
 
 def _owner(principal: Principal, what: str = "turns") -> str:

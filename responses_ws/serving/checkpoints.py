@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from django.utils import timezone
@@ -35,6 +35,7 @@ class Counted(Protocol):
     """What is looked at: a usage record that is open."""
 
     count: Callable[[], Usage]
+    count_calls: Callable[[], int]
 
     @property
     def response_id(self) -> str: ...
@@ -55,8 +56,8 @@ class Checkpointer:
 
     def __init__(self) -> None:
         self._open: dict[Counted, _Watch] = {}
-        self._changed: dict[str, Usage] = {}
-        """By response id what is to be written next."""
+        self._changed: dict[str, dict[str, Any]] = {}
+        """By response id the columns that are to be written next."""
         self._writing: Future[float] | None = None
         """Gives the seconds that it took."""
         self._rests_until = 0.0
@@ -98,7 +99,9 @@ class Checkpointer:
         is_much = tokens - watch.written.output_tokens >= TOKENS_BETWEEN
         if is_much or (age >= SECONDS_BETWEEN and counted != watch.written) or age >= _SECONDS_TO_RENEW:
             watch.written, watch.written_at = counted, now
-            self._changed[record.response_id] = counted
+            calls = record.count_calls()
+            columns = {"estimated": counted.estimated, **counts_of(counted), "tool_calls": calls}
+            self._changed[record.response_id] = columns
 
     def _has_written(self, now: float) -> bool:
         """Whether the last batch is through; and how long the writer has rest from us."""
@@ -117,7 +120,7 @@ def _heard(writing: "Future[float]") -> None:
     writing.exception()
 
 
-def _write(batch: dict[str, Usage]) -> float:
+def _write(batch: dict[str, dict[str, Any]]) -> float:
     """In the writer's thread. A record that has ended meanwhile is left as it is."""
     started = time.perf_counter()
     lease_until = timezone.now() + LEASE
@@ -125,10 +128,10 @@ def _write(batch: dict[str, Usage]) -> float:
         UsageRecord,
         [
             (
-                {"lease_until": lease_until, "estimated": counted.estimated, **counts_of(counted)},
+                {"lease_until": lease_until, **columns},
                 {"response_id": response_id, "status": UsageRecord.Status.IN_PROGRESS},
             )
-            for response_id, counted in batch.items()
+            for response_id, columns in batch.items()
         ],
     )
     faultpoint("checkpoint.written")

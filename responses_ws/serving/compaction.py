@@ -22,6 +22,8 @@ async def compact(principal: Principal, request: CompactRequest, ticket: Ticket 
         ApiError: refused, or the model has failed to summarise.
     """
     asked = Asked(principal=principal, request=request.as_turn(), transport="compact", ticket=ticket)
+    if ticket is not None:
+        asked.received_at = ticket.asked_at
     terminal = ""
     async with aclosing(run_turn(asked)) as runs:
         async for frames in runs:

@@ -125,6 +125,8 @@ class HostedWork:
             fields = {"error": errand.result.message} if failed else {"tools": errand.result}
             self._turn.hosted.finish(errand.item_id, fields, frames, failed=failed)
         else:
+            # What came to nothing is not charged, as an answer is not that its engine has failed.
+            self._turn.hosted.calls_run -= isinstance(errand.result, ToolError)
             self._finish(errand.item_id, errand.kind, errand.result, frames)
         return frames
 
@@ -162,6 +164,8 @@ class HostedWork:
 
     def _run(self, item_id: str, kind: str, tool: dict[str, Any], name: str, arguments: str) -> None:
         self._calls_left -= 1
+        # From here on it costs: also where the client leaves before it has ended.
+        self._turn.hosted.calls_run += 1
         self._start(item_id, self._call(item_id, kind, tool, name, arguments))
 
     def _start(self, item_id: str, work: Any) -> None:

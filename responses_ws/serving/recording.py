@@ -55,6 +55,7 @@ class Record:
         is_warmup: bool,
         received_at: float,
         count: Callable[[], Usage],
+        count_calls: Callable[[], int] = lambda: 0,
         ticket: Ticket | None = None,
         span: Span = NOTHING,
     ) -> None:
@@ -63,10 +64,18 @@ class Record:
         self._span = span
         self._received_at = received_at
         """When it was asked for, by `time.perf_counter`."""
+        checks_ms = (time.perf_counter() - received_at) * 1000
+        if ticket is not None:
+            ticket.phases = {"checks": checks_ms}
+        self._prepared_ms: float | None = None
         self.first_token_ms: float | None = None
+        self.render_ms: float | None = None
+        """Of the prompts made until then: those of later steps are part of what follows. None without any."""
         self.is_closed = False
         self.count = count
         """Tells what has been consumed so far; the checkpoint asks."""
+        self.count_calls = count_calls
+        """The same of hosted tools."""
         now = timezone.now()
         self._row: dict[str, Any] = {
             "response_id": response_id,
@@ -78,6 +87,7 @@ class Record:
             "transport": transport,
             "is_warmup": is_warmup,
             "started_at": now,
+            "checks_ms": checks_ms,
             "lease_until": now + LEASE,
         }
         self._opened: Future[Any] | None = None
@@ -181,13 +191,23 @@ class Record:
         self._opened.result()
         faultpoint("row.durable")
 
-    def rendered(self, step: TokenStep) -> None:
-        """One more sampling step, asked in token ids: how its prompt is made is part of the record."""
-        self._token_steps.append(step)
+    def prepared(self, seconds: float, step: TokenStep | None) -> None:
+        """One more call of an engine is made up, in so many seconds. ``step``: where it is asked in token ids, how its
+        prompt becomes these is part of the record."""
+        if self.first_token_ms is None:
+            self._prepared_ms = (self._prepared_ms or 0.0) + seconds * 1000
+        if step is not None:
+            self._token_steps.append(step)
 
     def saw_first_token(self) -> None:
         if self.first_token_ms is None:
+            self.render_ms = self._render_so_far()
             self.first_token_ms = (time.perf_counter() - self._received_at) * 1000
+
+    def _render_so_far(self) -> float | None:
+        if self._prepared_ms is None:
+            return None
+        return self._prepared_ms + sum(step.render_ms for step in self._token_steps)
 
     async def close(
         self,
@@ -220,13 +240,18 @@ class Record:
     async def _close(
         self, status: str, usage: Usage, reason: str, stored: Stored | None, appending: Appending | None
     ) -> Place | Promised | None:
-        duration_ms = (time.perf_counter() - self._received_at) * 1000
+        ended_at = time.perf_counter()
+        duration_ms = (ended_at - self._received_at) * 1000
+        if self.first_token_ms is None:
+            self.render_ms = self._render_so_far()
         fields = {
             "status": status,
             "reason": reason[:64],
             "estimated": usage.estimated,
             **counts_of(usage),
+            "tool_calls": self.count_calls(),
             "ended_at": timezone.now(),
+            "render_ms": self.render_ms,
             "first_token_ms": self.first_token_ms,
             "duration_ms": duration_ms,
             # Of several steps, the one that cost the most.
@@ -243,7 +268,8 @@ class Record:
             end = await self._commit(ending)
             has_failed = isinstance(end, ApiError)
         finally:
-            self._count_in("failed" if has_failed else status, usage, reason, duration_ms)
+            settle_ms = (time.perf_counter() - ended_at) * 1000
+            self._count_in("failed" if has_failed else status, usage, reason, duration_ms, settle_ms)
         faultpoint("end.durable")
         if isinstance(end, ApiError):
             dispatcher.kick()
@@ -327,8 +353,11 @@ class Record:
         if turn_finished.has_listeners():
             background.spawn(dbpool.run(self._tell, str(ending.fields["status"]), usage))
 
-    def _count_in(self, status: str, usage: Usage, reason: str, duration_ms: float) -> None:
-        model = self._row["model"]
+    def _count_in(self, status: str, usage: Usage, reason: str, duration_ms: float, settle_ms: float) -> None:
+        model, checks_ms = self._row["model"], self._row["checks_ms"]
+        phases = _phases(checks_ms, self.render_ms or 0.0, self.first_token_ms, duration_ms, settle_ms)
+        if self._ticket is not None:
+            self._ticket.phases = phases
         metrics.turn_ended(
             transport=self._row["transport"],
             model=model,
@@ -336,6 +365,7 @@ class Record:
             usage=usage,
             seconds=duration_ms / 1000,
             first_token_ms=self.first_token_ms,
+            phases=phases,
         )
         for step in self._token_steps:
             if step.path is not None:
@@ -349,7 +379,10 @@ class Record:
                 "status": status,
                 "reason": reason[:64],
                 "duration_ms": round(duration_ms, 1),
+                "checks_ms": round(checks_ms, 1),
+                "render_ms": self.render_ms and round(self.render_ms, 1),
                 "first_token_ms": self.first_token_ms and round(self.first_token_ms, 1),
+                "settle_ms": round(settle_ms, 1),
                 **counts_of(usage),
             }
             logs.came_to_pass("turn ended", details)
@@ -381,6 +414,21 @@ class Record:
             status=status,
             usage=usage,
         )
+
+
+def _phases(
+    checks_ms: float, render_ms: float, first_token_ms: float | None, duration_ms: float, settle_ms: float
+) -> dict[str, float]:
+    """Where a turn's time has gone: stretches of milliseconds that follow each other. What never said anything has
+    waited for its first token until it ended."""
+    spoke_ms = duration_ms if first_token_ms is None else first_token_ms
+    return {
+        "checks": checks_ms,
+        "render": render_ms,
+        "first_token": spoke_ms - checks_ms - render_ms,
+        "rest": duration_ms - spoke_ms,
+        "settle": settle_ms,
+    }
 
 
 def _settle_when_written(writing: "Future[Place | None]", file: File) -> None:

@@ -94,6 +94,7 @@ class Run:
             is_warmup=self.asked.request.is_warmup,
             received_at=self.asked.received_at,
             count=self._usage,
+            count_calls=self._count_calls,
             ticket=self.asked.ticket,
             span=self.asked.span,
         )
@@ -334,12 +335,13 @@ class Run:
             return
         yield self._begin()
         usage = Usage(input_tokens=context.estimated_input_tokens(), estimated=True)
+        began = time.perf_counter()
         asked = context.chat_request(turn.id, context.offer(), max_output_tokens=None)
         tokens, said = context.token_step(asked), as_it_is
+        self._record.prepared(time.perf_counter() - began, tokens)
         if tokens is not None:
             try:
                 usage = await ask(context.route, tokens.prefill, who=self.asked.connection)
-                self._record.rendered(tokens)
                 said = tokens.log_without_answer
             except InvalidRequest:
                 # A template may refuse what is no conversation yet: tools without any message, for one.
@@ -672,6 +674,9 @@ class Run:
         """What was consumed so far, all steps together."""
         past = self._turn.past_usage
         return past if self._step is None else past.plus(self._step.usage())
+
+    def _count_calls(self) -> int:
+        return self._turn.hosted.calls_run
 
     def _said(self) -> Said:
         """What gives a prompt that ends with the last step's output the ids that were sampled."""

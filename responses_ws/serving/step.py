@@ -1,6 +1,7 @@
 """One sampling step of a response: what it asks, of whom, and what is made of the answer."""
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -130,7 +131,7 @@ class Step:
 
     def _prepare(self) -> None:
         """What the call says, and what reads its answer; anew for a replica of other capabilities."""
-        context = self.context
+        context, began = self.context, time.perf_counter()
         if self._is_summary:
             self._request: ChatRequest = context.summary_request(self._turn.id)
         else:
@@ -145,8 +146,7 @@ class Step:
             )
             self._request = context.chat_request(self._turn.id, offer, max_output_tokens=self._tokens_left)
         self.tokens = context.token_step(self._request)
-        if self.tokens is not None:
-            self._record.rendered(self.tokens)
+        self._record.prepared(time.perf_counter() - began, self.tokens)
 
     def _call(self, route: Route) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
         """The call, to this replica."""

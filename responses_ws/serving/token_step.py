@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -50,6 +51,8 @@ class TokenStep:
         """For each batch of deltas that has been told, how many ids had come by then."""
         self._heard = 0
         self._has_finished = False
+        self.render_ms = 0.0
+        """What it has taken to make the ids, the engine's part in it included."""
 
     @property
     def path(self) -> Path | None:
@@ -69,29 +72,36 @@ class TokenStep:
             InvalidRequest: the model's template refuses these messages.
         """
         if self._request is None:
-            self._draft = draft = self._renderer.draft(self._asked.prompt, self._ask)
-            if isinstance(draft, EngineDraft):
-                ids = await route.engine.rendered(_addressed_chat(self._asked, route))
-                if ids is None:
-                    raise EngineError("protocol", "the engine does not tell how it renders prompts")
-                draft.take(ids)
-            elif draft.size > BYTES_RENDERED_INLINE:
-                await asyncio.to_thread(draft.make)
-            else:
-                draft.make()
-            self._rendered = prompt = draft.log()
-            opening = self._renderer.opening(self._ask)
-            if opening.ids:
-                prompt = prompt.extended(opening.ids, "opening", messages=prompt.messages)
-            self._closing = opening.closing
-            self._request = TokenRequest(
-                asked=self._asked,
-                prompt=prompt,
-                max_tokens=self._most_tokens(len(prompt)),
-                stop_ids=self._renderer.stop_ids,
-                constraint=opening.constraint,
-            )
+            began = time.perf_counter()
+            try:
+                self._request = await self._rendered_request(route)
+            finally:
+                self.render_ms += (time.perf_counter() - began) * 1000
         return self._request
+
+    async def _rendered_request(self, route: Route) -> TokenRequest:
+        self._draft = draft = self._renderer.draft(self._asked.prompt, self._ask)
+        if isinstance(draft, EngineDraft):
+            ids = await route.engine.rendered(_addressed_chat(self._asked, route))
+            if ids is None:
+                raise EngineError("protocol", "the engine does not tell how it renders prompts")
+            draft.take(ids)
+        elif draft.size > BYTES_RENDERED_INLINE:
+            await asyncio.to_thread(draft.make)
+        else:
+            draft.make()
+        self._rendered = prompt = draft.log()
+        opening = self._renderer.opening(self._ask)
+        if opening.ids:
+            prompt = prompt.extended(opening.ids, "opening", messages=prompt.messages)
+        self._closing = opening.closing
+        return TokenRequest(
+            asked=self._asked,
+            prompt=prompt,
+            max_tokens=self._most_tokens(len(prompt)),
+            stop_ids=self._renderer.stop_ids,
+            constraint=opening.constraint,
+        )
 
     def call(self, route: Route) -> AbstractAsyncContextManager[AsyncIterator[list[Delta]]]:
         """One call to a replica, told in deltas. A second one begins anew, with the same ids."""

@@ -12,7 +12,7 @@ from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime import logs, tracing
 from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
-from responses_ws.runtime.stamps import stamps
+from responses_ws.runtime.stamps import server_timing, stamps
 from responses_ws.serving.admission import Principal, Ticket, enter
 
 from .authentication import authenticator
@@ -47,8 +47,11 @@ class ApiView(APIView):
         logs.about(request_id=request_id)
         tracing.received(request.headers)
         response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        phases = response.get("Server-Timing")
         for name, value in stamps(request_id, began).items():
             response[name] = value
+        if phases:
+            response["Server-Timing"] = f"{phases}, {response['Server-Timing']}"
         return response
 
     def get_exception_handler(self) -> Callable[..., HttpResponse]:
@@ -84,4 +87,6 @@ async def within_rates(
         raise
     for name, value in ticket.headers().items():
         response[name] = value
+    if ticket.phases:
+        response["Server-Timing"] = server_timing(ticket.phases)
     return response

@@ -32,7 +32,14 @@ async def answer_turn(
     transport = "sse" if request.stream else "http"
     # `generate` belongs to sockets only.
     request.generate = None
-    asked = Asked(principal=principal, request=request, transport=transport, response_id=response_id, ticket=ticket)
+    asked = Asked(
+        principal=principal,
+        request=request,
+        transport=transport,
+        response_id=response_id,
+        ticket=ticket,
+        received_at=ticket.asked_at,
+    )
     if request.background:
         response = await background.start(asked)
         return await answer_again(principal, request, response)

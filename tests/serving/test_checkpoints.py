@@ -20,6 +20,10 @@ class Running:
         self.response_id = response_id
         self.began = time.monotonic()
         self.pace = pace
+        self.calls = 0
+
+    def count_calls(self) -> int:
+        return self.calls
 
     def count(self) -> Usage:
         return Usage(input_tokens=3, output_tokens=int((time.monotonic() - self.began) * self.pace))
@@ -46,13 +50,14 @@ async def test_counts_follow_a_turn_and_renew_its_lease(
     transactional_db: None, checkpointer: Checkpointer, pace: float
 ) -> None:
     running = await opened(checkpointer, pace)
+    running.calls = 2
 
     async with asyncio.timeout(30):
         while not (record := await written(running.response_id)).output_tokens:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     checkpointer.forget(running)
 
-    assert record.input_tokens == 3
+    assert (record.input_tokens, record.tool_calls) == (3, 2)
     assert record.lease_until > NOON
     assert record.output_tokens >= (TOKENS_BETWEEN if pace > 100 else 1)
 
@@ -62,7 +67,7 @@ async def test_batches_do_not_queue_up_behind_a_slow_database(
 ) -> None:
     from responses_ws.serving import checkpoints
 
-    batches: list[dict[str, Usage]] = []
+    batches: list[dict[str, dict[str, Any]]] = []
 
     class SlowWriter:
         def submit(self, write: Any) -> Any:
@@ -77,8 +82,8 @@ async def test_batches_do_not_queue_up_behind_a_slow_database(
     async with asyncio.timeout(30):
         while not (batches and len(checkpointer._changed) == len(turns)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        first = {response_id: counted.output_tokens for response_id, counted in checkpointer._changed.items()}
-        while any(checkpointer._changed[response_id].output_tokens == first[response_id] for response_id in first):  # noqa: ASYNC110
+        first = {**checkpointer._changed}
+        while any(checkpointer._changed[response_id] == columns for response_id, columns in first.items()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for turn in turns:
         checkpointer.forget(turn)

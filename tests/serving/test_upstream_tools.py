@@ -10,6 +10,7 @@ import pytest
 from responses_ws.connection.chain import Chains
 from responses_ws.engines.registry import registry
 from responses_ws.engines.responses import Responses
+from responses_ws.models import UsageRecord
 from responses_ws.serving.admission import Principal
 from tests.described import check_event
 from tests.fakes.responses_server import Answer, ResponsesServer, words
@@ -62,6 +63,7 @@ async def test_what_the_upstream_has_run_is_told_as_an_item_of_ours(
 
     for event in events:
         check_event(event)
+    assert [record.tool_calls async for record in UsageRecord.objects.all()] == [1, 1]
     item, message = response["output"]
     assert (item["type"], item["status"], item["action"]) == ("web_search_call", "completed", SEARCHED["action"])
     assert item["id"].startswith("ws_") and item["id"] != "ws_up"

@@ -20,10 +20,16 @@ async def post(key: str, **body: Any) -> Any:
 
 def milliseconds(answer: Mapping[str, str] | Any) -> float:
     """What it took; both headers say the same."""
-    timing = re.fullmatch(r"total;dur=(\d+\.\d)", answer["server-timing"])
-    assert timing is not None
-    assert abs(int(answer["openai-processing-ms"]) - float(timing[1])) <= 0.5
-    return float(timing[1])
+    total = phases_of(answer)["total"]
+    assert abs(int(answer["openai-processing-ms"]) - total) <= 0.5
+    return total
+
+
+def phases_of(answer: Mapping[str, str] | Any) -> dict[str, float]:
+    """Milliseconds by name, in the order of the header."""
+    parts = re.findall(r"(\w+);dur=(\d+\.\d)(?:, |$)", answer["server-timing"])
+    assert ", ".join(f"{name};dur={value}" for name, value in parts) == answer["server-timing"]
+    return {name: float(value) for name, value in parts}
 
 
 async def test_a_response_says_what_it_took(api_key: ApiKey) -> None:
@@ -31,6 +37,10 @@ async def test_a_response_says_what_it_took(api_key: ApiKey) -> None:
 
     # Five tokens at fifty a second.
     assert milliseconds(answer) >= 80
+    phases = phases_of(answer)
+    assert list(phases) == ["checks", "render", "first_token", "rest", "settle", "total"]
+    # Each is rounded.
+    assert sum(phases.values()) - phases["total"] <= phases["total"] + 0.5
     assert answer["x-request-id"].startswith("req_")
 
 
@@ -40,6 +50,7 @@ async def test_a_stream_says_it_before_its_first_event(api_key: ApiKey) -> None:
     events = b"".join([chunk async for chunk in answer.streaming_content])
 
     assert told >= 0 and events.startswith(b"event: response.created")
+    assert list(phases_of(answer)) == ["checks", "total"]
     assert answer["x-request-id"].startswith("req_")
 
 
