@@ -11,7 +11,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup run test test-django5 test-django6 lint stack bench chaos vllm families clean
+.PHONY: help setup run test test-django5 test-django6 test-browser lint stack bench chaos vllm families clean
 
 help: ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
@@ -56,8 +56,12 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 			touch $(VENV6)/.tests; \
 		fi; \
 		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
-		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not stack and not conformance" \
+		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not browser and not stack and not conformance" \
 			$(PURE_ROOMS:%=--ignore=tests/%) $(PARALLEL) -p no:cacheprovider $(ARGS)
+
+# One process: it has one browser, and each file its server.
+test-browser: $(VENV)/.tests ## open the pages in a real browser; skipped where there is none [CHROMIUM=/path] [ARGS=…]
+	$(PY) -m pytest -m browser tests/browser $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, import-linter
 	$(VENV)/bin/ruff check .

@@ -251,16 +251,15 @@ class Server(Process):
 
     def manage(self, *arguments: str) -> str:
         """Run a management command beside the server; gives what it printed."""
+        return self.run(sys.executable, "manage.py", *arguments)
+
+    def run(self, *command: str) -> str:
+        """Run a command in the server's environment; gives what it printed."""
         result = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
+            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=START_SECONDS
         )
         if result.returncode:
-            raise RuntimeError(f"manage.py {arguments[0]}: {result.stdout}{result.stderr}")
+            raise RuntimeError(f"{' '.join(command)}: {result.stdout}{result.stderr}")
         return result.stdout
 
     def migrate(self) -> None:
