@@ -46,6 +46,13 @@ class Settings:
     """What each API key may ask for, where neither it nor its project says otherwise: ``requests_per_minute``,
     ``tokens_per_minute``, ``concurrent_turns``, ``open_sockets``. What is not named is not limited. Counted in Redis
     for all processes, or by each for itself where there is none."""
+    BUDGETS_WITHOUT_REDIS: Literal["process", "refuse", "allow"] = "process"
+    """What happens to turns that have a budget while ``REDIS_URL`` does not answer. ``"process"``: each process counts
+    by itself, so that at worst each of them spends once what is left. ``"refuse"``: they get a 503, and nothing is
+    overspent. ``"allow"``: they pass uncounted, and nobody is refused for a budget."""
+    BUDGET_OUTPUT_TOKENS: int = 4096
+    """Tokens of output that budgets hold for a turn whose request has no ``max_output_tokens``. A longer answer is
+    finished all the same, and what it costs may go beyond the budget."""
     STORE_DAYS: int = 30
     """Days that a response with ``store: true`` can be found again."""
     EVENT_HOURS: float = 24

@@ -176,6 +176,20 @@ class RateLimited(ApiError):
     code = "rate_limit_exceeded"
 
 
+class InsufficientQuota(ApiError):
+    """429: a budget, or prepaid credit, does not cover it. Not worth another try before somebody has paid.
+
+    Source: type and codes of the OpenAI API. ``x-should-retry`` keeps its SDKs from trying all the same.
+    """
+
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers={"x-should-retry": "false"})
+
+
 class ServerError(ApiError):
     """500: our fault or the engine's."""
 

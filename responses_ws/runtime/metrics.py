@@ -174,6 +174,14 @@ rendered_tokens = Counter(
 )
 lookups = Counter("responses_ws_chain_lookups_total", "Where the response was found that a turn continues.", ("tier",))
 redis_failures = Counter("responses_ws_redis_failures_total", "Calls of Redis that were misses for it.", ("kind",))
+budget_refusals = Counter(
+    "responses_ws_budget_refusals_total",
+    "Engine calls that a budget did not cover, of turns that were to begin and of those that were to go on.",
+    ("window", "moment"),
+)
+budgets_without_redis = Counter(
+    "responses_ws_budgets_without_redis_total", "Turns with a budget for which Redis could not count.", ("policy",)
+)
 engine_failures = Counter("responses_ws_engine_failures_total", "Calls that an engine has failed.", ("engine", "kind"))
 loop_lag = Histogram(
     "responses_ws_loop_lag_seconds", "How late the event loop came to a timer, four times a second.", (), _LAG_SECONDS
