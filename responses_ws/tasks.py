@@ -6,7 +6,7 @@ delivering it three times, changes nothing.
 
 from celery import shared_task
 
-from responses_ws.billing import ledger
+from responses_ws.billing import credits, ledger
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.serving.replay import replay
 from responses_ws.stores import pruning
@@ -25,6 +25,12 @@ def reap() -> None:
     """Close the usage records of processes that died; first as their journals on this machine say."""
     replay()
     ledger.reap()
+
+
+@shared_task(name="responses_ws.expire_credit", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def expire_credit() -> None:
+    """Write off what is left of credit that has expired."""
+    credits.expire()
 
 
 @shared_task(name="responses_ws.prune", ignore_result=True, acks_late=True, reject_on_worker_lost=True)

@@ -19,7 +19,7 @@ from responses_ws.models import Journal, Posting, UsageRecord
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.sql import UNAVAILABLE
 
-from . import entries, pricing, rollups
+from . import credits, entries, pricing, rollups
 from .entries import Entry
 from .pricebook import PriceBook, read_pages
 
@@ -130,6 +130,8 @@ def enter(new: list[Entry]) -> None:
     Journal.objects.bulk_create(entry.journal for entry in new)
     entries.write_lines(new)
     faultpoint("bill.journalled")
+    credits.draw(new)
+    faultpoint("bill.drawn")
     entries.write_postings(new)
     faultpoint("bill.balanced")
     rollups.add(new)

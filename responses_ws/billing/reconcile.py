@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 from django.utils import timezone
 
-from responses_ws.models import Account, Journal, UsageRecord
+from responses_ws.models import Account, CreditGrant, Journal, UsageRecord
 
 PATIENCE = timedelta(minutes=5)
 """How long a record may wait for its entry: the sweep comes every 5 seconds, after an outage within a minute."""
@@ -24,9 +24,11 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def reconcile(now: datetime | None = None) -> list[Difference]:
-    """Every difference between usage, rated lines, postings and balances; an empty list when the books are right."""
+    """Every difference between usage, ledger, balances and credit; an empty list when the books are right."""
     now = now or timezone.now()
-    looks = (_unbillable, _without_journal, _billed_twice, _unbalanced, _wrong_balances, _wrong_lines)
+    of_ledger = (_unbillable, _without_journal, _billed_twice, _unbalanced, _wrong_balances, _wrong_lines)
+    of_credit = (_wrong_rests, _wrong_credit)
+    looks = (*of_ledger, *of_credit)
     return [*_late(now), *(difference for look in looks for difference in look())]
 
 
@@ -75,3 +77,20 @@ def _wrong_lines() -> Iterator[Difference]:
             yield Difference(
                 "tokens", journal.idempotency_key, f"{journal.lines_tokens} rated, {tokens} in the usage record"
             )
+
+
+def _wrong_rests() -> Iterator[Difference]:
+    for grant in CreditGrant.objects.with_wrong_rest().select_related("organization").order_by("id").iterator():
+        detail = f"{grant.remaining_nano} is left, {grant.used_nano} of {grant.amount_nano} was used"
+        yield Difference("credit", str(grant), detail)
+
+
+def _wrong_credit() -> Iterator[Difference]:
+    left = CreditGrant.objects.left()
+    for account in Account.objects.prepaid().select_related("organization").iterator():
+        rest = left.pop((account.organization_id, account.currency), 0)
+        if account.balance_nano != -rest:
+            yield Difference("prepaid", str(account), f"{account.balance_nano}, grants have {rest} left")
+    for (organization, currency), rest in left.items():
+        if rest:
+            yield Difference("prepaid", f"organisation {organization} {currency}", f"no account, {rest} left of grants")

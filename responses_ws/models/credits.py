@@ -3,11 +3,11 @@
 from datetime import datetime
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, Sum
 from django.utils import timezone
 
 from .accounts import Organization
-from .ledger import Journal
+from .ledger import Journal, sum_of
 
 
 class CreditGrantQuerySet(models.QuerySet["CreditGrant"]):
@@ -15,6 +15,16 @@ class CreditGrantQuerySet(models.QuerySet["CreditGrant"]):
         """Grants with something left that have not expired, in the order in which they are used up."""
         live = self.filter(remaining_nano__gt=0).filter(Q(expires_at=None) | Q(expires_at__gt=moment))
         return live.order_by("priority", F("expires_at").asc(nulls_last=True), "pk")
+
+    def with_wrong_rest(self) -> "CreditGrantQuerySet":
+        """Grants of which not that is left what their uses leave (``used_nano``)."""
+        used = sum_of(GrantUse.objects.all(), "grant", "amount_nano")
+        return self.annotate(used_nano=used).exclude(remaining_nano=F("amount_nano") - F("used_nano"))
+
+    def left(self) -> dict[tuple[int, str], int]:
+        """What is left of all grants, by (organization id, currency)."""
+        sums = self.order_by().values_list("organization", "currency").annotate(left=Sum("remaining_nano"))
+        return {(organization, currency): left for organization, currency, left in sums}
 
     def expired(self, now: datetime) -> "CreditGrantQuerySet":
         """Grants whose rest is to be written off."""
@@ -52,9 +62,15 @@ class CreditGrant(models.Model):
     def __str__(self) -> str:
         return f"{self.organization}: {self.kind} credit {self.pk}"
 
+    def is_valid_at(self, moment: datetime) -> bool:
+        return self.expires_at is None or moment < self.expires_at
+
 
 class GrantUse(models.Model):
-    """What one entry of the ledger took from a grant; below 0 where it was given back. Added, never changed."""
+    """What one entry of the ledger took from a grant, its expiry too; below 0 where it was given back.
+
+    Added, never changed.
+    """
 
     journal = models.ForeignKey(Journal, on_delete=models.PROTECT, related_name="grant_uses")
     grant = models.ForeignKey(CreditGrant, on_delete=models.PROTECT, related_name="uses")

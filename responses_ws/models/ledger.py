@@ -24,6 +24,10 @@ class AccountQuerySet(models.QuerySet["Account"]):
         """For annotating organisations: what each owes, in nano-USD."""
         return sum_of(self.filter(kind=Account.Kind.RECEIVABLE), "organization", "balance_nano")
 
+    def prepaid(self) -> "AccountQuerySet":
+        """The accounts of credit: what is left of all grants, with the opposite sign."""
+        return self.filter(kind=Account.Kind.PREPAID)
+
     def with_wrong_balance(self) -> "AccountQuerySet":
         """Accounts whose balance is not the sum of their postings (``posted_nano``)."""
         posted = sum_of(Posting.objects.all(), "account", "amount_nano")

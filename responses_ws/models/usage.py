@@ -48,6 +48,10 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         """Ended and not yet in the ledger, oldest first."""
         return self.ended().filter(billed_at=None, billing_tries__lt=BILLING_TRIES).order_by("id")
 
+    def awaiting_bill(self) -> "UsageRecordQuerySet":
+        """In progress, or unbilled: what they cost is still to come."""
+        return self.filter(billed_at=None, billing_tries__lt=BILLING_TRIES)
+
     def unbillable(self) -> "UsageRecordQuerySet":
         """Dead letters: ended, and billing has failed for them too often."""
         return self.ended().filter(billed_at=None, billing_tries__gte=BILLING_TRIES).order_by("id")

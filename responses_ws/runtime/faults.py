@@ -58,10 +58,13 @@ POINTS = (
     "sweep.before",
     "bill.selected",
     "bill.journalled",
+    "bill.drawn",
     "bill.balanced",
     "bill.marked",
     "bill.committed",
     "sweep.after",
+    # The rest of a grant is written off.
+    "expiry.written",
     # Records of processes that died.
     "reap.before",
     "reap.after",

@@ -199,9 +199,9 @@ def test_a_batch_takes_the_same_number_of_queries_however_many_records(django_as
     ledger.bill_batch()
     UsageRecord.objects.filter(pk__in=ids).update(billed_at=None)
 
-    # Savepoint ×2, records, present keys, prices, currencies, journals, lines, accounts, postings, two balances,
-    # roll-ups, billed_at.
-    with django_assert_num_queries(14):
+    # Savepoint ×2, records, present keys, prices, currencies, journals, lines, grants, accounts, postings, two
+    # balances, roll-ups, billed_at.
+    with django_assert_num_queries(15):
         ledger.bill_batch()
 
 
