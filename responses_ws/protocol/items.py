@@ -118,6 +118,10 @@ def _checked(item: Item, where: str, new_id: NewId) -> Item:
     elif kind == "reasoning":
         if not isinstance(item.get("content"), list | None):
             raise _wrong_type(f"{where}.content")
+        if not isinstance(item.get("summary"), list | None):
+            raise _wrong_type(f"{where}.summary")
+        for index, part in enumerate(item.get("summary") or ()):
+            check_part(part, f"{where}.summary[{index}]")
         if not isinstance(item.get("encrypted_content"), str | None):
             raise _wrong_type(f"{where}.encrypted_content")
     elif kind == "item_reference":
@@ -258,8 +262,8 @@ def check_media_sizes(
     Costs nothing for their contents: base64 tells its size by its length.
     """
     for index, item in enumerate(items):
-        field = _WITH_PARTS.get(item.get("type") or "message", "")
-        parts = item.get(field)
+        field = _WITH_PARTS.get(item.get("type") or "message")
+        parts = item.get(field) if field else None
         for part_index, part in enumerate(parts if isinstance(parts, list) else ()):
             for name, limit in (
                 ("image_url", max_image_bytes),
@@ -278,7 +282,13 @@ def check_media_sizes(
 
 
 # What stands where a part of that type is read.
-_PART_REQUIRED = {"input_text": "text", "output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
+_PART_REQUIRED = {
+    "input_text": "text",
+    "output_text": "text",
+    "reasoning_text": "text",
+    "summary_text": "text",
+    "refusal": "refusal",
+}
 _PART_STRINGS = ("text", "refusal", "image_url", "detail", "file_url", "file_data", "file_id", "filename")
 
 

@@ -1,5 +1,6 @@
 """Request bodies: whole, decompressed, and never larger than the limit."""
 
+import asyncio
 import sys
 import zlib
 from collections.abc import Callable
@@ -29,19 +30,30 @@ _DECODERS: dict[str, Callable[[], Any]] = {"zstd": _zstd, "gzip": _gzip, "x-gzip
 
 
 def read_body(request: HttpRequest) -> bytes:
-    """The body of a request, bounded by our own limit: Django's ``DATA_UPLOAD_MAX_MEMORY_SIZE`` is made for forms.
+    """The body of a request as it was sent, bounded by our own limit: Django's ``DATA_UPLOAD_MAX_MEMORY_SIZE`` is made
+    for forms.
 
-    Raises:
-        PayloadTooLarge: as sent, or decompressed.
-        UnsupportedEncoding: a ``Content-Encoding`` that is not served, or several.
-        InvalidRequest: it does not decompress.
+    Raises PayloadTooLarge.
     """
     limit = app_settings.limits.max_frame_bytes
     body = request.read(limit + 1)
     if len(body) > limit:
         raise PayloadTooLarge(f"The request body is larger than {limit} bytes.")
+    return body
+
+
+async def plain_body(request: HttpRequest, body: bytes) -> bytes:
+    """The body without its encoding. Work that is done for those with a key: authenticate them first.
+
+    Raises:
+        PayloadTooLarge: decompressed.
+        UnsupportedEncoding: a ``Content-Encoding`` that is not served, or several.
+        InvalidRequest: it does not decompress.
+    """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    return decompressed(body, encoding, limit=limit) if encoding not in ("", "identity") else body
+    if encoding in ("", "identity"):
+        return body
+    return await asyncio.to_thread(decompressed, body, encoding, limit=app_settings.limits.max_frame_bytes)
 
 
 def decompressed(body: bytes, encoding: str, *, limit: int) -> bytes:

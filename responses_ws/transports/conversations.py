@@ -23,7 +23,7 @@ from responses_ws.serving.sealed import opened_input
 from responses_ws.stores import conversations
 
 from .base import ApiView, principal_of
-from .bodies import read_body
+from .bodies import plain_body, read_body
 from .exceptions import json_response
 from .pages import list_object, no_such_item, page_asked
 
@@ -39,7 +39,7 @@ class ConversationsView(ApiView):
 
     async def _post(self, request: HttpRequest, body: bytes) -> HttpResponse:
         principal = await _who_keeps(request)
-        asked = decode_new(body)
+        asked = decode_new(await plain_body(request, body))
         conversation_id = new_id("conv")
         items = await _items(principal, asked.items or [], conversation_id)
         made = await dbpool.run(
@@ -63,7 +63,7 @@ class ConversationView(ApiView):
 
     async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
         project_id = (await _who_keeps(request)).project_id
-        metadata = decode_metadata(body).metadata or {}
+        metadata = decode_metadata(await plain_body(request, body)).metadata or {}
         found = await _run(conversations.set_metadata, project_id, conversation_id, metadata)
         return json_response(_shown(found))
 
@@ -97,7 +97,7 @@ class ConversationItemsView(ApiView):
 
     async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
         principal = await _who_keeps(request)
-        items = await _items(principal, decode_items(body).items, conversation_id)
+        items = await _items(principal, decode_items(await plain_body(request, body)).items, conversation_id)
         await _run(conversations.add, principal.project_id, conversation_id, items)
         return json_response(list_object([_told(item, request) for item in items], has_more=False))
 

@@ -26,7 +26,7 @@ from responses_ws.stores.base import StoredChain
 from responses_ws.stores.forgetting import forgetting
 
 from .base import ApiView, principal_of, within_rates
-from .bodies import read_body
+from .bodies import plain_body, read_body
 from .control import forget_responses
 from .exceptions import json_response
 from .pages import page_asked, page_of
@@ -42,6 +42,7 @@ class ResponsesView(ApiView):
 
     async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
         principal = await principal_of(request)
+        body = await plain_body(request, body)
         asked = decode_request(body)
         key = request.headers.get("Idempotency-Key")
         transport = "sse" if asked.stream else "http"
@@ -59,7 +60,7 @@ class CompactView(ApiView):
 
     async def _compact(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
         principal = await principal_of(request)
-        asked = decode_compact_request(body)
+        asked = decode_compact_request(await plain_body(request, body))
 
         async def answer(ticket: Ticket) -> HttpResponse:
             return json_response(await compact(principal, asked, ticket))
@@ -75,7 +76,8 @@ class InputTokensView(ApiView):
 
     async def _count(self, request: HttpRequest, body: bytes) -> HttpResponse:
         principal = await principal_of(request)
-        asked = Asked(principal=principal, request=decode_request(body), transport="http")
+        asked_for = decode_request(await plain_body(request, body))
+        asked = Asked(principal=principal, request=asked_for, transport="http")
         return json_response({"object": "response.input_tokens", "input_tokens": await count_input(asked)})
 
 

@@ -249,6 +249,15 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
         {"type": "reasoning", "encrypted_content": 5},
         ("invalid_type", "encrypted_content"),
     ),
+    "reasoning's summary no list": ({"type": "reasoning", "summary": "Hm"}, ("invalid_type", "summary")),
+    "a part of reasoning's summary no object": (
+        {"type": "reasoning", "summary": ["Hm"]},
+        ("invalid_type", "summary[0]"),
+    ),
+    "a part of reasoning's summary without text": (
+        {"type": "reasoning", "summary": [{"type": "summary_text"}]},
+        ("missing_required_parameter", "summary[0].text"),
+    ),
     "reasoning's text no string": (
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": 5}]},
         ("invalid_type", "content[0].text"),
@@ -447,3 +456,8 @@ def test_a_compaction_trigger_is_the_last_item() -> None:
         checked(message, trigger, message)
 
     assert caught.value.param == "input[1]"
+
+
+def test_only_parts_are_looked_at_for_their_size() -> None:
+    # A key that is an empty string is the client's own.
+    check_media_sizes([{"type": "web_search_call", "": [None, "data:,x"]}], max_image_bytes=1, max_file_bytes=1)

@@ -50,6 +50,13 @@ async def test_identity_is_no_encoding(api_key: ApiKey) -> None:
     assert (await post(api_key, BODY, "identity")).status_code == 200
 
 
+async def test_nothing_is_decompressed_for_those_without_a_key(api_key: ApiKey) -> None:
+    api_key.secret = "sk-proj-unknown"
+
+    for body, encoding in ((b"no zstd", "zstd"), (BODY, "br")):
+        assert (await post(api_key, body, encoding)).status_code == 401
+
+
 async def test_an_encoding_that_is_not_served_is_415_and_says_what_is(api_key: ApiKey) -> None:
     answer = await post(api_key, BODY, "br")
 
