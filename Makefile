@@ -80,6 +80,7 @@ bench: $(VENV)/.tests ## the benchmark table of the README
 	@exec $(PY) -m benchmarks.agent_loop $(ARGS)
 
 chaos: $(VENV)/.tests ## the long campaigns; prints every figure that was measured, beside its target
+	$(PY) $(PIP) install -e '.[chaos]'
 	$(PY) -m pytest -m "chaos or figures" $(ARGS)
 
 vllm: $(VENV)/.tests ## the vLLM adapter against a real one, on the CPU [VLLM_HOME=…, 3.7 GB] [ARGS=--record]

@@ -30,7 +30,7 @@ urlpatterns = [
         name="conversation_item",
     ),
     re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),
-    re_path(r"^models/(?P<model>.+?)/?$", views.ModelView.as_view(), name="model"),
+    re_path(r"^models/(?P<model>(?s:.+?))/?$", views.ModelView.as_view(), name="model"),
     re_path(r"^openapi\.json$", schema.OpenApiView.as_view(), name="openapi"),
     re_path(r"^asyncapi\.json$", schema.AsyncApiView.as_view(), name="asyncapi"),
     re_path(r"^docs/?$", schema.DocsView.as_view(), name="docs"),
