@@ -1,12 +1,15 @@
 """Does the ledger say what the usage records say? Every sum is asked of the database; only what is wrong is loaded."""
 
+import itertools
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import msgspec
+from django.db.models import Value
 from django.utils import timezone
 
-from responses_ws.models import Account, CreditGrant, Journal, UsageRecord
+from responses_ws.models import Account, CreditGrant, Journal, Organization, Posting, UsageRecord, UsageRollup
+from responses_ws.models.ledger import sum_of
 
 PATIENCE = timedelta(minutes=5)
 """How long a record may wait for its entry: the sweep comes every 5 seconds, after an outage within a minute."""
@@ -28,7 +31,7 @@ def reconcile(now: datetime | None = None) -> list[Difference]:
     now = now or timezone.now()
     of_ledger = (_unbillable, _without_journal, _billed_twice, _unbalanced, _wrong_balances, _wrong_lines)
     of_credit = (_wrong_rests, _wrong_credit)
-    looks = (*of_ledger, *of_credit)
+    looks = (*of_ledger, *of_credit, _wrong_rollups)
     return [*_late(now), *(difference for look in looks for difference in look())]
 
 
@@ -94,3 +97,27 @@ def _wrong_credit() -> Iterator[Difference]:
     for (organization, currency), rest in left.items():
         if rest:
             yield Difference("prepaid", f"organisation {organization} {currency}", f"no account, {rest} left of grants")
+
+
+def _wrong_rollups() -> Iterator[Difference]:
+    """Roll-ups say what was charged, and for how much usage. All in one query, since billing goes on meanwhile."""
+    entries = Journal.objects.standing().annotate(one=Value(1))
+    earned = Posting.objects.filter(account__kind=Account.Kind.REVENUE, journal__usage__isnull=False)
+    sums = {
+        "charges": -sum_of(earned, "account__organization", "amount_nano"),
+        "responses": sum_of(entries, "organization", "one"),
+        "input": sum_of(entries, "organization", "usage__input_tokens"),
+        "output": sum_of(entries, "organization", "usage__output_tokens"),
+    }
+    columns = {"charges": "amount_nano", "responses": "responses", "input": "input_tokens", "output": "output_tokens"}
+    rows = {"hours": UsageRollup.objects.hours(), "days": UsageRollup.objects.days()}
+    added = {
+        f"{name}_of_{width}": sum_of(rows[width], "organization_id", column)
+        for name, column in columns.items()
+        for width in rows
+    }
+    for owner in Organization.objects.annotate(**sums, **added).order_by("pk").iterator():
+        for name, width in itertools.product(columns, rows):
+            found, expected = getattr(owner, f"{name}_of_{width}"), getattr(owner, name)
+            if found != expected:
+                yield Difference("roll-ups", owner.name, f"{name}: {found} in the {width}, {expected} in the ledger")

@@ -11,7 +11,7 @@ from responses_ws.runtime import sql
 
 from .entries import Entry
 
-_COUNTED = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens", "tool_calls")
+COUNTED = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens", "tool_calls")
 
 
 def add(entries: Iterable[Entry]) -> None:
@@ -51,7 +51,7 @@ def _counts_of(record: UsageRecord) -> Iterator[tuple[str, float]]:
     yield record.status, 1
     if record.estimated:
         yield "estimated", 1
-    for name in _COUNTED:
+    for name in COUNTED:
         yield name, getattr(record, name)
     first, duration = record.first_token_ms, record.duration_ms
     if first is not None:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connection
-from django.db.models import AutoField
+from django.db.models import AutoField, QuerySet
 
 UNAVAILABLE = (OperationalError, InterfaceError)
 """What Django raises where the database, and not what was asked of it, is the trouble. Worth another try."""
@@ -103,6 +103,34 @@ def add(model: Any, keys: tuple[str, ...], rows: Mapping[tuple[Any, ...], Mappin
             values += (numbers.get(name, 0) for name in names)
         with connection.cursor() as cursor:
             cursor.execute(statement.format(", ".join([row] * len(some))), values)
+
+
+def insert_from(model: Any, rows: QuerySet[Any]) -> int:
+    """Insert what a query gives, within the database. Returns how many rows.
+
+    Args:
+        rows: of annotations alone, each named after the column that it is for, with ``to_`` before it.
+    """
+    query, parameters = rows.query.sql_with_params()
+    quote = connection.ops.quote_name
+    names = [*rows.query.annotation_select]
+    columns = ", ".join(quote(name.removeprefix("to_")) for name in names)
+    given = ", ".join(f"given.{quote(name)}" for name in names)
+    table = quote(model._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {table} ({columns}) SELECT {given} FROM ({query}) given", parameters)  # noqa: S608
+        return cursor.rowcount
+
+
+def stop_writers(*models: Any) -> None:
+    """Let nobody else write to these tables until the transaction ends, in which nothing was read yet.
+
+    Whoever writes to several of them comes to them in the order given. SQLite has one writer at a time anyway.
+    """
+    if connection.vendor == "postgresql":
+        tables = ", ".join(connection.ops.quote_name(model._meta.db_table) for model in models)
+        with connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def _values(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) -> list[Any]:

@@ -9,8 +9,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from responses_ws.billing import ledger
+from responses_ws.billing.rebuilding import rebuild
 from responses_ws.billing.reconcile import Difference, reconcile
-from responses_ws.models import Account, Journal, Posting, RatedLine, UsageRecord
+from responses_ws.models import Account, Journal, Posting, RatedLine, UsageRecord, UsageRollup
 
 from .rows import NOON, make_prices, make_record
 
@@ -87,7 +88,9 @@ def bill_twice():
 def test_a_difference_is_found_and_named(books, spoil, differences):
     spoil()
 
-    assert reconcile(NOON + timedelta(minutes=6)) == differences
+    found = reconcile(NOON + timedelta(minutes=6))
+
+    assert [difference for difference in found if difference.kind != "roll-ups"] == differences
 
 
 def test_a_record_may_wait_for_its_turn():
@@ -99,8 +102,33 @@ def test_a_record_may_wait_for_its_turn():
 def test_a_reversed_entry_may_be_followed_by_another(books):
     ledger.reverse(Journal.objects.get(), "wrong price")
     bill_twice()
+    rebuild(NOON.date(), NOON.date())
 
     assert reconcile(NOON) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "column", "detail"),
+    [
+        ("hour", "amount_nano", "charges: 2800001 in the hours, 2800000 in the ledger"),
+        ("day", "responses", "responses: 2 in the days, 1 in the ledger"),
+        ("day", "input_tokens", "input: 1001 in the days, 1000 in the ledger"),
+        ("hour", "output_tokens", "output: 101 in the hours, 100 in the ledger"),
+    ],
+)
+def test_a_wrong_roll_up_is_found_and_named(books, width, column, detail):
+    UsageRollup.objects.filter(width=width).update(**{column: F(column) + 1})
+
+    assert reconcile(NOON) == [Difference("roll-ups", "acme", detail)]
+
+
+def test_what_was_charged_and_is_not_in_the_roll_ups_is_found(books):
+    UsageRollup.objects.all().delete()
+
+    found = reconcile(NOON)
+
+    assert {difference.kind for difference in found} == {"roll-ups"}
+    assert len(found) == 8
 
 
 def test_the_command_says_that_the_books_agree(books):
