@@ -80,7 +80,9 @@ def django_db_setup(django_db_setup: None) -> None:
     def sql_flush(_style: Any, tables: Sequence[str], **_options: Any) -> list[str]:
         names = [operations.quote_name(table) for table in tables if table not in made_once]
         # As TRUNCATE does: what a thread of the test still writes comes before, or finds nothing to refer to.
-        alone = [f"LOCK TABLE {', '.join(names)}"] if connection.vendor == "postgresql" else []
+        # And of the ledger only who says so deletes anything.
+        alone = [f"LOCK TABLE {', '.join(names)}", "SET LOCAL responses_ws.may_delete = 'on'"]
+        alone = alone if connection.vendor == "postgresql" else []
         return [*alone, *(f"DELETE FROM {name}" for name in names)]
 
     operations.sql_flush = sql_flush

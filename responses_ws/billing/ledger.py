@@ -113,10 +113,10 @@ def correct(record: UsageRecord, fields: dict[str, Any]) -> None:
     UsageRecord.objects.filter(pk=record.pk).update(**fields, billed_at=None)
 
 
-def reverse(journal: Journal, memo: str) -> Journal:
+def reverse(journal: Journal, memo: str, now: datetime | None = None) -> Journal:
     """Undo an entry by adding its opposite. A second reversal of the same entry is an IntegrityError."""
     with transaction.atomic(using=router.db_for_write(Journal)):
-        reversals = _reversals_of([journal], memo, timezone.now())
+        reversals = _reversals_of([journal], memo, now or timezone.now())
         enter(reversals)
     return reversals[0].journal
 

@@ -4,11 +4,11 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from responses_ws.billing import ledger
 from responses_ws.billing.reconcile import reconcile
-from responses_ws.models import Account, Journal, UsageRecord
+from responses_ws.models import Account, Journal, Price, UsageRecord
 
 from .rows import NOON, make_prices, make_project, make_record
 
@@ -118,3 +118,30 @@ def reap_patiently(now):
             return ledger.reap(now)
         except OperationalError:  # SQLite's writer is busy: the next tick tries again
             connection.close()
+
+
+def test_two_transactions_that_write_one_price_at_once_do_not_both():
+    """Neither sees the other's row: what looks for overlaps before it writes would find none."""
+    together = threading.Barrier(2)
+
+    def write(start):
+        with transaction.atomic():
+            assert not Price.objects.valid_at(NOON).exists()
+            if connection.features.has_select_for_update:
+                # SQLite lets only one of them begin.
+                together.wait(30)
+            Price.objects.create(
+                model="m", component="input", nano_per_million=1, valid_from=start, valid_to=NOON + timedelta(days=9)
+            )
+
+    starts = iter([NOON - timedelta(days=1), NOON])
+
+    def attempt():
+        try:
+            write(next(starts))
+        except (IntegrityError, AssertionError):
+            return False
+        return True
+
+    assert sorted(in_threads(2, attempt)) == [False, True]
+    assert Price.objects.count() == 1

@@ -13,6 +13,7 @@ from responses_ws.models import Journal, UsageRecord
 from responses_ws.models.usage import BILLING_TRIES
 
 from .rows import NOON, make_prices, make_record
+from .spoiling import delete_entry
 
 pytestmark = pytest.mark.django_db
 
@@ -47,7 +48,7 @@ def test_with_its_cause_gone_it_is_billed_as_any_other() -> None:
     poison, cause = make_poison()
     for _ in range(BILLING_TRIES):
         ledger.bill_all()
-    cause.delete()
+    delete_entry(cause)
     UsageRecord.objects.filter(pk=poison.pk).update(billing_tries=0)
 
     assert ledger.bill_all() == 1
@@ -96,7 +97,7 @@ def test_the_office_sees_what_was_given_up_and_tries_again(admin_client: Client)
     billed = make_record()
     for _ in range(BILLING_TRIES):
         ledger.bill_all()
-    cause.delete()
+    delete_entry(cause)
     page = reverse("admin:responses_ws_usagerecord_changelist")
 
     shown = admin_client.get(page, {"billing": "failed"}).content.decode()

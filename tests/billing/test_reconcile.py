@@ -14,6 +14,7 @@ from responses_ws.billing.reconcile import Difference, reconcile
 from responses_ws.models import Account, Journal, Posting, RatedLine, UsageRecord, UsageRollup
 
 from .rows import NOON, make_prices, make_record
+from .spoiling import take_guards_down
 
 pytestmark = pytest.mark.django_db
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def books():
     """One billed record, ``resp_x``, of $0.0028."""
+    take_guards_down()
     make_prices()
     make_record(response_id="resp_x")
     ledger.bill_batch()

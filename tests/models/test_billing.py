@@ -80,9 +80,7 @@ def test_spending_is_summed_by_day_model_and_key_and_reversals_count():
     make_record(started_at=NOON - DAY)
     reversed_record = make_record(model="large")
     ledger.bill_all()
-    ledger.reverse(Journal.objects.get(usage=reversed_record), "test")
-    reversal_at = NOON + DAY
-    Journal.objects.filter(kind="reversal").update(occurred_at=reversal_at)
+    ledger.reverse(Journal.objects.get(usage=reversed_record), "test", NOON + DAY)
 
     charges = Posting.objects.charges()
 
