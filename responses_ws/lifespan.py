@@ -21,7 +21,7 @@ from responses_ws.runtime.vitals import loop_watch
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
 from responses_ws.serving import background as background_responses
-from responses_ws.serving import runner
+from responses_ws.serving import budgets, runner
 from responses_ws.serving.replay import keep_replaying
 from responses_ws.stores.forgetting import forgetting
 from responses_ws.transports import control, monitoring
@@ -83,6 +83,7 @@ async def close() -> None:
     await bus.stop()
     await forgetting.stop()
     await runner.stop()
+    await budgets.stop()
     background_responses.stop()
     try:
         await asyncio.wait_for(background.settle(), SETTLE_SECONDS)

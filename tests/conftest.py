@@ -22,6 +22,7 @@ from responses_ws.runtime import dbpool, metrics, rates
 from responses_ws.runtime.journal import journal
 from responses_ws.runtime.writer import writer
 from responses_ws.safety.registry import classifiers
+from responses_ws.serving import budgets
 from responses_ws.serving.admission import Principal
 from responses_ws.stores.memory import hot_tier
 from tests.live import McpServer, Redis
@@ -102,6 +103,7 @@ def _process_state(request: pytest.FixtureRequest) -> Iterator[None]:
     dbpool.shutdown()
     hot_tier.clear()
     rates.reset()
+    budgets.reset()
     pricebook.reset()
     registry.reset()
     classifiers.reset()

@@ -83,6 +83,30 @@ class Share(msgspec.Struct, frozen=True):
         return f"{self.budget.name}:{self.window.name}"
 
 
+class Book:
+    """All budgets of some moment, found by what a turn asks for."""
+
+    def __init__(self, budgets: Iterable[Budget]) -> None:
+        self._budgets: dict[int, dict[tuple[int | None, int | None, str], list[Budget]]] = {}
+        for budget in budgets:
+            of_organization = self._budgets.setdefault(budget.organization_id, {})
+            place = (budget.project_id, budget.api_key_id, budget.model)
+            of_organization.setdefault(place, []).append(budget)
+
+    def __contains__(self, organization_id: int) -> bool:
+        """Whether any turn of this organisation can have one."""
+        return organization_id in self._budgets
+
+    def of(self, organization_id: int, project_id: int, api_key_id: int | None, model: str) -> list[Budget]:
+        """Those that have to cover a turn of this key, for this model."""
+        known = self._budgets.get(organization_id)
+        if known is None:
+            return []
+        keys = (None,) if api_key_id is None else (None, api_key_id)
+        places = ((project, key, of) for project in (None, project_id) for key in keys for of in ("", model))
+        return [budget for place in places for budget in known.get(place, ())]
+
+
 class Short(msgspec.Struct, frozen=True):
     """Why a turn may not go on: this share has not enough left."""
 

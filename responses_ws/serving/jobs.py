@@ -79,14 +79,16 @@ class Job:
     async def _work(self, *, queues: bool) -> None:
         self._task = asyncio.current_task()
         try:
-            with closing(self._ticket):
+            with closing(self._ticket), closing(self._run):
                 async with conversation_let_go(self._run.asked):
                     if queues and not await self._queue():
                         return
                     if self._is_leaving:
                         self._run.let_go()
-                    else:
-                        await self._generate()
+                        return
+                    if not queues:
+                        await self._run.reserve_again()
+                    await self._generate()
         except asyncio.CancelledError:
             if not self._is_leaving or self._task is None:
                 raise
@@ -107,6 +109,7 @@ class Job:
 
     async def _queue(self) -> bool:
         try:
+            await self._run.reserve()
             frames = await self._run.queue(owner="" if self._is_leaving else owner())
         except Exception as exc:
             # Not ours to handle: whoever waits for the answer is told, and may try again at once.

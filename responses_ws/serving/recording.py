@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from responses_ws.stores.memory import hot_tier
 
 from . import ending as ends
 from .admission import Principal, Ticket
+from .budgets import Reservation
 from .checkpoints import LEASE, checkpointer, counts_of
 from .ending import Ending, LeaseLost, Promised, Stored
 from .token_step import TokenStep
@@ -97,12 +98,19 @@ class Record:
         """Of a background response: what gives this process the right to write about it."""
         self.events: events.EventWriter | None = None
         """Where its events go; None where it has no log."""
+        self.reservation: Reservation | None = None
+        """What it holds of budgets; None without any."""
         self.has_effects = False
         """Tools were called for it: another process must not begin again."""
 
     @property
     def response_id(self) -> str:
         return str(self._row["response_id"])
+
+    @property
+    def started_at(self) -> datetime:
+        moment: datetime = self._row["started_at"]
+        return moment
 
     def open(self) -> None:
         """Hand the row to the group writer; `wait_until_open` says when it is durable."""
@@ -139,8 +147,10 @@ class Record:
         self.resume(runs.Claim(self.response_id))
         return place
 
-    def resume(self, claim: runs.Claim) -> None:
-        """It is open, whoever has opened it, and this process goes on with it."""
+    def resume(self, claim: runs.Claim, *, started_at: datetime | None = None) -> None:
+        """It is open, whoever has opened it, and this process goes on with it. ``started_at``: where another did."""
+        if started_at is not None:
+            self._row["started_at"] = started_at
         if self._opened is None:
             self._opened = Future()
             self._opened.set_result(None)
@@ -163,6 +173,8 @@ class Record:
         """Another process goes on with it: nothing more is written by this one."""
         self.is_closed = True
         checkpointer.forget(self)
+        if self.reservation is not None:
+            self.reservation.let_go()
 
     def _write_queued(self, stored: Stored, frames: Sequence[str], run: Mapping[str, Any]) -> Place | ApiError:
         """In the writer's thread."""
@@ -235,7 +247,16 @@ class Record:
             self.events.settle()
         if self._ticket is not None:
             self._ticket.used(usage)
-        return await asyncio.shield(background.spawn(self._close(status, usage, reason, stored, appending)))
+        telling = None
+        if self.reservation is not None:
+            telling = self.reservation.ended(status, usage, self.count_calls())
+        closing = background.spawn(self._close(status, usage, reason, stored, appending))
+        try:
+            return await asyncio.shield(closing)
+        finally:
+            if telling is not None:
+                # Told beside the commit. The client's next turn, which may come at once, finds what this one has cost.
+                await asyncio.shield(telling)
 
     async def _close(
         self, status: str, usage: Usage, reason: str, stored: Stored | None, appending: Appending | None

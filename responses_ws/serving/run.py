@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 
 from responses_ws.conf import app_settings
+from responses_ws.connection.budgets import Short, refusal
 from responses_ws.connection.chain import Link
 from responses_ws.connection.commands import Append
 from responses_ws.connection.turn import CANCELLED, Turn
@@ -19,8 +21,10 @@ from responses_ws.protocol.compaction import compacted
 from responses_ws.protocol.errors import (
     ApiError,
     EngineFault,
+    InsufficientQuota,
     Interrupted,
     InvalidRequest,
+    Overloaded,
     PreviousResponseNotFound,
     websocket_error,
 )
@@ -30,7 +34,7 @@ from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
 from responses_ws.protocol.steering import Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.formats import check_answer
-from responses_ws.runtime import logs
+from responses_ws.runtime import logs, metrics
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
@@ -39,6 +43,7 @@ from responses_ws.stores.base import Place, StoredChain
 from responses_ws.stores.runs import Claim
 
 from .admission import admit
+from .budgets import may_apply, reservation_for
 from .calls import ask
 from .context import Asked, Context, Said, as_it_is
 from .ending import LeaseLost, Stored
@@ -59,6 +64,8 @@ Frames = AsyncGenerator[list[str], None]
 
 SHORTENED_AT_MOST = 3
 """How often a context that an engine finds too long is halved: our estimate may be that far off."""
+_UNCOVERED = "insufficient_quota"
+"""Why a response is incomplete whose next engine call no budget covers."""
 _APPENDABLE = frozenset({"function_call_output", "custom_tool_call_output", "mcp_approval_response", "message"})
 
 
@@ -112,6 +119,8 @@ class Run:
         self._work = HostedWork(self.asked, self._turn, mailbox)
         self._has_obeyed = False
         """A sampling step of this response has ended in calls, and it goes on: a forced choice has been obeyed."""
+        self._is_uncovered = False
+        """No engine may be called for it: it was accepted some time ago, and its budget is used up since."""
         self._appended: list[Item] = []
         """What was appended last."""
         self._appended_at: int | None = None
@@ -157,8 +166,76 @@ class Run:
         """Go on with what was queued some time ago, and has told nothing of its output; its next event has this
         number."""
         self._turn.resume(stored.response, number)
-        self._record.resume(claim)
+        self._record.resume(claim, started_at=datetime.fromtimestamp(stored.response["created_at"], UTC))
         self._place = stored.place
+
+    async def reserve(self) -> None:
+        """Hold what the first engine call may cost, of every budget that applies.
+
+        Raises:
+            InsufficientQuota: one of them does not cover it.
+            Overloaded: nobody can say what is left, and the settings want turns refused then.
+        """
+        principal, record = self.asked.principal, self._record
+        if not may_apply(principal):
+            return
+        record.reservation = await reservation_for(
+            principal,
+            response_id=self._turn.id,
+            model=self._context.route.model,
+            service_tier=self._turn.response["service_tier"],
+            started_at=record.started_at,
+            is_warmup=self.asked.request.is_warmup,
+        )
+        if self._screening.refusal is None and not self._is_sealed_whole:
+            await self._cover("begin")
+
+    async def reserve_again(self) -> None:
+        """The same for what was accepted before: refused, it ends without having begun."""
+        try:
+            await self.reserve()
+        except (InsufficientQuota, Overloaded):
+            self._is_uncovered = True
+
+    def close(self) -> None:
+        """Nothing of it runs any more: what it still holds of budgets is given back. Idempotent."""
+        if self._record.reservation is not None:
+            self._record.reservation.release()
+
+    async def _cover(self, moment: str, *, more_tokens: int = 0) -> None:
+        """Hold what the next engine call may cost, whose input is so much longer than the context.
+
+        Raises InsufficientQuota, Overloaded.
+        """
+        reservation, context = self._record.reservation, self._context
+        if reservation is None:
+            return
+        input_tokens = context.estimated_input_tokens() + more_tokens
+        if self.asked.request.is_warmup:
+            output_tokens = 0
+        elif context.asks_compaction or context.is_too_long():
+            output_tokens = app_settings.limits.summary_tokens
+        else:
+            tokens_left = self._tokens_left()
+            output_tokens = app_settings.BUDGET_OUTPUT_TOKENS if tokens_left is None else max(0, tokens_left)
+        if context.route.context_tokens is not None:
+            output_tokens = min(output_tokens, max(0, context.route.context_tokens - input_tokens))
+        short: Short | None = await reservation.cover(
+            self._usage(), self._count_calls(), input_tokens=input_tokens, output_tokens=output_tokens
+        )
+        if short is not None:
+            budget = short.share.budget
+            metrics.budget_refusals.add((budget.name if budget.is_credit else budget.kind, moment))
+            raise refusal(short)
+
+    async def _why_uncovered(self) -> str | None:
+        """Why the response does not go on, if no budget covers its next engine call."""
+        try:
+            await self._cover("go on")
+        except (InsufficientQuota, Overloaded):
+            # Incomplete, not failed: what was made is paid for.
+            return _UNCOVERED
+        return None
 
     def let_go(self) -> bool:
         """Leave it to another process: this one writes nothing more of it. False: it has been written already."""
@@ -172,7 +249,7 @@ class Run:
     async def generate(self) -> Frames:
         """Sample until the model has nothing left to do for now."""
         turn, record, screening = self._turn, self._record, self._screening
-        needs_engine = screening.refusal is None and not self._is_sealed_whole
+        needs_engine = screening.refusal is None and not self._is_sealed_whole and not self._is_uncovered
         needs_preparing = needs_engine and self._work.needs_preparing(self._context, self._context.new_items)
         if needs_engine and not needs_preparing:
             self._start()
@@ -229,7 +306,10 @@ class Run:
         cut_off = None
         if self._is_sealed_whole:
             await screening.finish()
-        if not needs_engine and screening.refusal is not None:
+        if self._is_uncovered:
+            yield self._begin()
+            cut_off = _UNCOVERED
+        elif not needs_engine and screening.refusal is not None:
             yield [*self._begin(), *await self._decline()]
         elif self._is_sealed_whole:
             # Nothing to ask the engine: all of the context is the answer.
@@ -244,7 +324,7 @@ class Run:
             needs_engine = screening.refusal is None
             if not needs_engine:
                 yield await self._decline()
-            elif cut_off is None:
+            elif cut_off is None and (cut_off := await self._why_uncovered()) is None:
                 self._start()
         while needs_engine and cut_off is None:
             if self._is_summarising and turn.has_begun and not turn.is_queued:
@@ -271,7 +351,7 @@ class Run:
                 if is_all:
                     turn.feed(Finished("stop"))
                     break
-                cut_off = self._why_stopped()
+                cut_off = self._why_stopped() or await self._why_uncovered()
                 if cut_off is None:
                     self._sample()
                 continue
@@ -312,7 +392,7 @@ class Run:
             elif screening.refusal is not None:
                 yield await self._decline()
                 break
-            elif cut_off is None:
+            elif cut_off is None and (cut_off := await self._why_uncovered()) is None:
                 self._start()
         usage = self._usage()
         closing = turn.close(usage, completed_at=int(time.time()), cut_off=cut_off)
@@ -659,6 +739,8 @@ class Run:
         if any(str(item.get("type") or "message") not in _APPENDABLE for item in items):
             raise InvalidRequest("Only outputs and user messages can be appended.", param="input")
         require_outputs(calls_left_open(calls_left_open({}, self._turn.output[self._step_start :]), items))
+        if self._record.reservation is not None:
+            await self._cover("go on", more_tokens=len(msgspec.json.encode(items)) // 4)
         # In full form: they become output, which clients read by type.
         items, _ = await self._screening.admit([listed(item) for item in items])
         self._appended_at = len(self._context.items)

@@ -42,21 +42,35 @@ async def run_turn(asked: Asked) -> Frames:
                 asked.evict_parent()
                 metrics.refused.add((asked.transport, error.code or error.type))
                 raise
+            await _reserve(run)
             while True:
-                async with aclosing(run.warm_up() if asked.request.is_warmup else run.generate()) as events:
-                    async for frames in events:
-                        yield frames
+                with closing(run):
+                    async with aclosing(run.warm_up() if asked.request.is_warmup else run.generate()) as events:
+                        async for frames in events:
+                            yield frames
                 if not run.steers:
                     break
                 try:
-                    run = Run(await open_context(run.successor()), mailbox)
+                    follower = Run(await open_context(run.successor()), mailbox)
+                    await _reserve(follower)
                 except ApiError as error:
                     yield run.steers.give_back(error)
                     break
-                asked = run.asked
+                run, asked = follower, follower.asked
             unheard = [unheard_steer(word, has_ended=True) for word in mailbox.drain() if isinstance(word, Steer)]
             if unheard:
                 yield unheard
+
+
+async def _reserve(run: Run) -> None:
+    """Raises ApiError. The response that it would have continued stays where it is."""
+    try:
+        await run.reserve()
+    except BaseException as exc:
+        run.close()
+        if isinstance(exc, ApiError):
+            metrics.refused.add((run.asked.transport, exc.code or exc.type))
+        raise
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import msgspec
 from responses_ws.billing import pricebook
 from responses_ws.runtime import connections
 from responses_ws.runtime.bus import bus
-from responses_ws.serving import background, runner
+from responses_ws.serving import background, budgets, runner
 from responses_ws.stores import runs
 from responses_ws.stores.forgetting import forgetting
 from responses_ws.stores.memory import hot_tier
@@ -24,9 +24,11 @@ async def listen() -> None:
     bus.handle("responses_deleted", _responses_deleted)
     bus.handle("response_cancelled", _response_cancelled)
     bus.handle(runs.WAITING, lambda _body: runner.nudge())
+    bus.handle("budgets_changed", lambda _body: budgets.changed())
     bus.handle("prices_changed", lambda _body: pricebook.forget())
     bus.handle("websocket_shares_changed", lambda _body: shares.forget())
     await bus.listen()
+    budgets.watch()
 
 
 async def _key_changed(body: Mapping[str, Any]) -> None:
