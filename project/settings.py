@@ -132,6 +132,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "responses_ws.bill_batch", "schedule": 5.0},
     "reap": {"task": "responses_ws.reap", "schedule": 30.0},
     "expire_credit": {"task": "responses_ws.expire_credit", "schedule": 600.0},
+    "invoice": {"task": "responses_ws.invoice", "schedule": 3600.0},
     "prune": {"task": "responses_ws.prune", "schedule": 3600.0},
 }
 
@@ -143,6 +144,7 @@ RESPONSES_WS = {
     "BACKGROUND_RUNNERS": os.environ.get("BACKGROUND_RUNNERS") == "1",
     "ENGINES": {"scripted": {"ENGINE": "responses_ws.engines.scripted.Scripted"}},
     "MODELS": {"scripted": {"ENGINE": "scripted"}},
+    "INVOICES": "all",
 }
 if os.environ.get("ENGINE_URL"):
     RESPONSES_WS["ENGINES"]["remote"] = {

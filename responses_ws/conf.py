@@ -105,6 +105,22 @@ class Settings:
     BILL_ABANDONED: bool = True
     """Bill up to the last checkpoint when the serving process died, and what was made by then when it had to end before
     the turn."""
+    INVOICES: Literal["off", "postpaid", "all"] = "off"
+    """Who gets an invoice for each month in which they used something: nobody, organisations that are not prepaid, or
+    all of them; what was taken of credit is not asked for again."""
+    INVOICE_FINALIZE: bool = True
+    """Finalise drafts when their grace is over. Off: somebody does it in the admin."""
+    INVOICE_GRACE_HOURS: float = 48
+    """How long a draft waits for usage that comes late, and for somebody to look at it."""
+    INVOICE_NET_DAYS: int = 14
+    """Days until an invoice is due."""
+    INVOICE_NUMBER: str = "INV-{organization:04}-{number:05}"
+    """How the number of an invoice is printed: ``{number}`` counts the organisation's invoices without gaps,
+    ``{organization}`` is its id, ``{year}`` that of the period. The first two are needed: each number is there once."""
+    CREDIT_NOTE_NUMBER: str = "CN-{organization:04}-{number:05}"
+    """The same for credit notes, which have a series of their own."""
+    INVOICE_ISSUER: str = ""
+    """Your name, address and tax number, as they are printed on invoices."""
     BILLING_QUEUE: str = "responses_ws.billing"
     """Celery queue of the billing tasks."""
     DURABILITY: Literal["commit", "journal"] = "commit"

@@ -6,7 +6,7 @@ delivering it three times, changes nothing.
 
 from celery import shared_task
 
-from responses_ws.billing import credits, ledger
+from responses_ws.billing import credits, invoices, ledger
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.serving.replay import replay
 from responses_ws.stores import pruning
@@ -31,6 +31,13 @@ def reap() -> None:
 def expire_credit() -> None:
     """Write off what is left of credit that has expired."""
     credits.expire()
+
+
+@shared_task(name="responses_ws.invoice", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def invoice() -> None:
+    """Draft what the last months cost, and finalise drafts whose grace is over."""
+    invoices.make_drafts()
+    invoices.finalize_due()
 
 
 @shared_task(name="responses_ws.prune", ignore_result=True, acks_late=True, reject_on_worker_lost=True)

@@ -16,5 +16,7 @@ SECRET_KEY = "tests"
 
 # In messages a word is a token, which tests can count. Those with live servers ask the scripted model in token ids.
 RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_IDS"] = False
+# Where it is tested, it is on: the usage of other tests grows old and is on no invoice.
+RESPONSES_WS["INVOICES"] = "off"
 # What a turn does when these pass is tested where they are set; a busy machine must not get there by itself.
 RESPONSES_WS["LIMITS"] = {"created_seconds": 10.0, "redis_seconds": 10.0}

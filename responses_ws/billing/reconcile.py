@@ -8,8 +8,21 @@ import msgspec
 from django.db.models import Value
 from django.utils import timezone
 
-from responses_ws.models import Account, CreditGrant, Journal, Organization, Posting, UsageRecord, UsageRollup
+from responses_ws.models import (
+    Account,
+    CreditGrant,
+    Invoice,
+    InvoiceSeries,
+    Journal,
+    Organization,
+    Posting,
+    UsageRecord,
+    UsageRollup,
+)
 from responses_ws.models.ledger import sum_of
+
+from . import invoices
+from .money import nano_per_cent
 
 PATIENCE = timedelta(minutes=5)
 """How long a record may wait for its entry: the sweep comes every 5 seconds, after an outage within a minute."""
@@ -27,12 +40,13 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def reconcile(now: datetime | None = None) -> list[Difference]:
-    """Every difference between usage, ledger, balances and credit; an empty list when the books are right."""
+    """Every difference between usage, ledger, balances, credit and invoices; an empty list when the books are right."""
     now = now or timezone.now()
     of_ledger = (_unbillable, _without_journal, _billed_twice, _unbalanced, _wrong_balances, _wrong_lines)
     of_credit = (_wrong_rests, _wrong_credit)
-    looks = (*of_ledger, *of_credit, _wrong_rollups)
-    return [*_late(now), *(difference for look in looks for difference in look())]
+    of_invoices = (_wrong_invoices, _missing_numbers)
+    looks = (*of_ledger, *of_credit, *of_invoices, _wrong_rollups)
+    return [*_late(now), *_uninvoiced(now), *(difference for look in looks for difference in look())]
 
 
 def _late(now: datetime) -> Iterator[Difference]:
@@ -121,3 +135,24 @@ def _wrong_rollups() -> Iterator[Difference]:
             found, expected = getattr(owner, f"{name}_of_{width}"), getattr(owner, name)
             if found != expected:
                 yield Difference("roll-ups", owner.name, f"{name}: {found} in the {width}, {expected} in the ledger")
+
+
+def _uninvoiced(now: datetime) -> Iterator[Difference]:
+    """What was entered before a month whose invoices must be finalised by now, and is on none."""
+    for organization, count in invoices.forgotten(now):
+        yield Difference("uninvoiced", str(organization), f"{count} entries of months that are over are on no invoice")
+
+
+def _wrong_invoices() -> Iterator[Difference]:
+    for one in Invoice.objects.with_claims().select_related("organization").order_by("id").iterator():
+        total = one.total_cents * nano_per_cent(one.currency)
+        claimed = one.amount_nano if one.claims else 0
+        if (one.claimed_nano, one.lines_nano) != (claimed, total):
+            detail = f"{total} of {one.amount_nano}, its entries say {one.claimed_nano}, its lines {one.lines_nano}"
+            yield Difference("invoice", str(one), detail)
+
+
+def _missing_numbers() -> Iterator[Difference]:
+    for series in InvoiceSeries.objects.with_wrong_count().select_related("organization").iterator():
+        detail = f"the last number is {series.last_number}, there are {series.counted}"
+        yield Difference("numbers", f"{series.organization} {series.kind}", detail)

@@ -14,6 +14,7 @@ from django.db import migrations
 
 JOURNAL = "idempotency_key kind organization_id usage_id reverses_id rating_version memo occurred_at posted_at"
 INVOICE = "organization_id kind corrects_id number currency period_start period_end amount_nano total_cents billed_to"
+INVOICE += " reference issuer due_at"
 THING = "currency model service_tier component min_context"
 
 # (table, columns, when, message): these columns are not written again.

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import F, OuterRef, Q, Subquery, Sum
+from django.db.models import Exists, F, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
@@ -13,9 +13,12 @@ from .prices import Component, Price
 from .usage import UsageRecord
 
 
-def sum_of(rows: models.QuerySet[Any], key: str, field: str) -> Coalesce:
-    """A sum over ``rows`` of the outer row, 0 if there are none. Subqueries: two joins would multiply each other."""
-    sums = rows.order_by().filter(**{key: OuterRef("pk")}).values(key).annotate(total=Sum(field)).values("total")
+def sum_of(rows: models.QuerySet[Any], key: str, field: str, *, of: str = "pk") -> Coalesce:
+    """A sum over ``rows`` of the outer row, or of what it names by ``of``; 0 if there are none.
+
+    Subqueries: two joins would multiply each other.
+    """
+    sums = rows.order_by().filter(**{key: OuterRef(of)}).values(key).annotate(total=Sum(field)).values("total")
     return Coalesce(Subquery(sums), 0, output_field=models.BigIntegerField())
 
 
@@ -66,6 +69,15 @@ class JournalQuerySet(models.QuerySet["Journal"]):
     def usage(self) -> "JournalQuerySet":
         return self.filter(kind=Journal.Kind.USAGE)
 
+    def rated(self) -> "JournalQuerySet":
+        """What invoices claim: usage, and what takes usage back."""
+        return self.filter(Q(kind=Journal.Kind.USAGE) | Q(kind=Journal.Kind.REVERSAL, usage__isnull=False))
+
+    def that_cost(self) -> "JournalQuerySet":
+        """Entries that say that something was earned, or was not; most of them are not of 0."""
+        earned = Posting.objects.filter(journal=OuterRef("pk"), account__kind=Account.Kind.REVENUE)
+        return self.filter(Exists(earned.exclude(amount_nano=0)))
+
     def standing(self) -> "JournalQuerySet":
         """Usage entries that nobody reversed."""
         return self.usage().filter(reversed_by=None)
@@ -99,6 +111,7 @@ class Journal(models.Model):
         EXPIRY = "expiry", "credit expired"
         INVOICE = "invoice", "invoice finalised"
         PAYMENT = "payment", "payment"
+        CREDIT_NOTE = "credit_note", "credit note"
 
     idempotency_key = models.CharField(max_length=200, unique=True, editable=False)
     kind = models.CharField(max_length=20, choices=Kind.choices)

@@ -63,6 +63,14 @@ POINTS = (
     "bill.marked",
     "bill.committed",
     "sweep.after",
+    # An invoice is finalised: the steps of its transaction, and durable; and the entries of a void one are let go.
+    "invoice.numbered",
+    "invoice.claimed",
+    "invoice.lined",
+    "invoice.posted",
+    "invoice.written",
+    "invoice.committed",
+    "invoice.released",
     # The rest of a grant is written off.
     "expiry.written",
     # Records of processes that died.
