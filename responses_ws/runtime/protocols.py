@@ -5,14 +5,17 @@ reaches an application, so it is bounded here. The bounds are `Limits`.
 """
 
 import asyncio
+import struct
 import time
 from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import ProtocolError
 from websockets.frames import Frame, Opcode
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from responses_ws.conf import app_settings
@@ -35,6 +38,9 @@ DISCARDED = 4
 LINGER_TIMES = 10
 LINGER_SECONDS = 0.1
 LINGERING = (1008, 1009, 1013)
+TEXTS = "responses_ws.texts"
+"""An extension of ASGI: ``websocket.send`` may hold ``texts``, several messages that leave in one write."""
+_MEDIUM_HEAD, _LARGE_HEAD = struct.Struct("!BBH").pack, struct.Struct("!BBQ").pack
 _NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -135,6 +141,22 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
         plain = self.conn
         self.conn = Frames(extensions=plain.available_extensions, max_size=plain.max_size, logger=plain.logger)
 
+    async def run_asgi(self) -> None:
+        if not self.conn.extensions:
+            # What is compressed, uvicorn sends.
+            self.scope["extensions"][TEXTS] = {}
+        await super().run_asgi()
+
+    async def send(self, message: Any) -> None:
+        texts = message.get("texts")
+        if texts is None:
+            await super().send(message)
+            return
+        await self.writable.wait()
+        if self.disconnected or self.conn.state is not State.OPEN:
+            raise ClientDisconnected()
+        self.transport.write(b"".join([part for text in texts for part in _text_frame(text.encode())]))
+
     def data_received(self, data: bytes) -> None:
         limits, conn, now = app_settings.limits, self.conn, self.loop.time()
         # As in `connection/flow.py`, but for all frames and without a word.
@@ -210,6 +232,16 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
             metrics.peers_cut.add((reason.replace(" ", "_"),))
             self.conn.fail(code, reason)
             self.handle_parser_exception()
+
+
+def _text_frame(payload: bytes) -> tuple[bytes, bytes]:
+    """A whole text message of a server, uncompressed and unmasked: head and payload. Source: RFC 6455, section 5.2."""
+    size = len(payload)
+    if size < 126:
+        return bytes((0x81, size)), payload
+    if size < 65536:
+        return _MEDIUM_HEAD(0x81, 126, size), payload
+    return _LARGE_HEAD(0x81, 127, size), payload
 
 
 class HttpProtocol(_Patience, HttpToolsProtocol):

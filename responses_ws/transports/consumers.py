@@ -17,6 +17,7 @@ from responses_ws.connection.state import Connection
 from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
 from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, Unauthorized, websocket_error
 from responses_ws.runtime import connections
+from responses_ws.runtime.protocols import TEXTS
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
 from responses_ws.serving.mailbox import Mailbox
@@ -29,6 +30,7 @@ from .authentication import authenticator
 
 logger = logging.getLogger(__name__)
 
+MOST_AT_ONCE = 64 * 1024
 FALLBACK_HEADER = "x-responses-ws-fallback"
 """The key of what a client can find again after its socket: told at the handshake, and brought back at the next."""
 _ROLLOUT = "responses_rollout=v1"
@@ -145,13 +147,30 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
                 await self._close(command)
 
     async def _write(self, frame: str) -> None:
+        await self._send({"type": "websocket.send", "text": frame})
+
+    async def _send(self, message: Any) -> None:
         if self._is_closed:
             return
         try:
-            await self.base_send({"type": "websocket.send", "text": frame})
+            await self.base_send(message)
         except OSError:
             # The client has gone; the message that says so is still on its way to us.
             self._is_closed = True
+
+    async def _write_all(self, frames: Sequence[str]) -> None:
+        """Frames that are ready together, in as few writes as the server can do it in."""
+        if len(frames) == 1 or TEXTS not in self.scope.get("extensions", ()):
+            for frame in frames:
+                await self._write(frame)
+            return
+        start = size = 0
+        for index, frame in enumerate(frames):
+            size += len(frame)
+            # So much at most is made ready for a reader that has stopped.
+            if size >= MOST_AT_ONCE or index == len(frames) - 1:
+                await self._send({"type": "websocket.send", "texts": frames[start : index + 1]})
+                start, size = index + 1, 0
 
     async def _close(self, command: Close) -> None:
         self._is_closed = True
@@ -200,8 +219,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         )
         async with aclosing(run_turn(asked)) as runs:
             async for frames in runs:
-                for frame in frames:
-                    await self._write(frame)
+                await self._write_all(frames)
                 if self._is_closed:
                     return
 

@@ -47,11 +47,12 @@ async def _answer(path: str, receive: Callable[[], Any], send: Callable[[Any], A
 
 
 @contextlib.asynccontextmanager
-async def echoing(application: Any = echo) -> AsyncIterator[int]:
-    """Its port. The limits are those of the settings at the time of each connection."""
+async def echoing(application: Any = echo, **options: Any) -> AsyncIterator[int]:
+    """Its port; ``options`` are more of uvicorn's. Limits are those of the settings at the time of each connection."""
     listener = listen("127.0.0.1", 0)
     config = server_config(application, log_level="warning")
-    config.timeout_graceful_shutdown = 1
+    for name, value in {"timeout_graceful_shutdown": 1, **options}.items():
+        setattr(config, name, value)
     server = uvicorn.Server(config)
     # pytest's own handlers stay.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]

@@ -13,7 +13,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 
 from responses_ws.runtime import metrics
-from responses_ws.runtime.protocols import FRAMES_A_MESSAGE, Frames, held
+from responses_ws.runtime.protocols import FRAMES_A_MESSAGE, TEXTS, Frames, held
 
 from .echo import SECONDS, echoing
 from .raw import UPGRADE, Raw, frame, promise
@@ -50,6 +50,75 @@ async def is_alive(port: int) -> bool:
     async with websockets.connect(f"ws://127.0.0.1:{port}") as client:
         await client.send("hello")
         return await client.recv() == "hello"
+
+
+SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 100_000)
+
+
+async def test_messages_that_leave_in_one_write_are_messages_of_their_own() -> None:
+    texts = [*("x" * size for size in SIZES), "üñîcødé" * 20]
+    written: list[int] = []
+
+    async def speaking(scope: Any, receive: Any, send: Any) -> None:
+        assert TEXTS in scope["extensions"]
+        await receive()
+        await send({"type": "websocket.accept"})
+        protocol = receive.__self__
+        transport, protocol.transport = protocol.transport, Counted(protocol.transport, written)
+        await send({"type": "websocket.send", "texts": texts})
+        protocol.transport = transport
+        await receive()
+
+    async with echoing(speaking) as port:
+        async with websockets.connect(f"ws://127.0.0.1:{port}") as client:
+            assert [await client.recv() for _ in texts] == texts
+
+    assert len(written) == 1
+
+
+class Counted:
+    """A transport that notes the size of each write."""
+
+    def __init__(self, transport: Any, written: list[int]) -> None:
+        self._transport, self._written = transport, written
+
+    def write(self, data: bytes) -> None:
+        self._written.append(len(data))
+        self._transport.write(data)
+
+
+async def test_who_has_closed_is_told_nothing_more() -> None:
+    told = asyncio.Event()
+
+    async def speaking(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+        with pytest.raises(OSError):
+            await send({"type": "websocket.send", "texts": ["too", "late"]})
+        told.set()
+
+    async with echoing(speaking) as port:
+        async with websockets.connect(f"ws://127.0.0.1:{port}"):
+            pass
+        async with asyncio.timeout(SECONDS):
+            await told.wait()
+
+
+async def test_compressed_sockets_take_one_message_at_a_time() -> None:
+    seen: list[Any] = []
+
+    async def listening(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["extensions"])
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+
+    async with echoing(listening, ws_per_message_deflate=True) as port, websockets.connect(f"ws://127.0.0.1:{port}"):
+        pass
+
+    assert TEXTS not in seen[0]
 
 
 async def test_so_many_fragments_are_a_message_and_one_more_is_not(limit: Any) -> None:
