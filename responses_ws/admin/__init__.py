@@ -1,5 +1,5 @@
 """The office: numbers for staff. Importing it registers the pages with Django's admin site."""
 
-from . import accounts, billing, conversations, dashboard, prompts, responses, safety, usage
+from . import accounts, billing, conversations, dashboard, prices, prompts, responses, safety, usage
 
-__all__ = ["accounts", "billing", "conversations", "dashboard", "prompts", "responses", "safety", "usage"]
+__all__ = ["accounts", "billing", "conversations", "dashboard", "prices", "prompts", "responses", "safety", "usage"]

@@ -53,13 +53,13 @@ class PriceBook:
 def read_book() -> PriceBook:
     """The price book as the database has it. Uses the ORM."""
     foreign = Organization.objects.exclude(currency=DEFAULT_CURRENCY).values_list("pk", "currency")
-    return PriceBook(_listed(Price.objects.all()), dict(foreign))
+    return PriceBook(_listed(Price.objects.standing()), dict(foreign))
 
 
 def read_pages(models: Iterable[str], organizations: Iterable[int]) -> PriceBook:
     """As much of the book as some responses are charged by. Uses the ORM."""
     currencies = Organization.objects.filter(pk__in=organizations).values_list("pk", "currency")
-    return PriceBook(_listed(Price.objects.filter(model__in=models)), dict(currencies))
+    return PriceBook(_listed(Price.objects.standing().filter(model__in=models)), dict(currencies))
 
 
 def _listed(prices: QuerySet[Price]) -> Iterator[tuple[str, str, pricing.ListPrice]]:

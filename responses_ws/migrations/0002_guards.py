@@ -43,7 +43,7 @@ OVERLAP = "two prices of one thing at one time: end the other first"
 OVERLAPS = (
     "EXISTS (SELECT 1 FROM responses_ws_price other WHERE "
     + " AND ".join(f"other.{column} = NEW.{column}" for column in THING.split())
-    + " AND other.id <> NEW.id"
+    + " AND other.id <> NEW.id AND other.withdrawn_at IS NULL AND NEW.withdrawn_at IS NULL"
     " AND (other.valid_to IS NULL OR other.valid_to > NEW.valid_from)"
     " AND (NEW.valid_to IS NULL OR other.valid_from < NEW.valid_to))"
 )
@@ -108,7 +108,7 @@ ONE_PRICE = (
     "(numrange(hashtextextended(currency || chr(31) || model || chr(31) || service_tier || chr(31) || component"
     " || chr(31) || min_context::text, 0)::numeric, hashtextextended(currency || chr(31) || model || chr(31)"
     " || service_tier || chr(31) || component || chr(31) || min_context::text, 0)::numeric, '[]')) WITH &&,"
-    " tstzrange(valid_from, valid_to) WITH &&)"
+    " tstzrange(valid_from, valid_to) WITH &&) WHERE (withdrawn_at IS NULL)"
 )
 # Looked at when the transaction commits: by then all postings of an entry are there. Those of 0 move no sum.
 BALANCED = [

@@ -23,9 +23,13 @@ class Component(models.TextChoices):
 
 
 class PriceQuerySet(models.QuerySet["Price"]):
+    def standing(self) -> "PriceQuerySet":
+        """Prices that nobody withdrew: what is charged, sometime."""
+        return self.filter(withdrawn_at=None)
+
     def valid_at(self, moment: datetime) -> "PriceQuerySet":
         """Prices whose interval holds ``moment``; the start belongs to the interval, the end does not."""
-        return self.filter(valid_from__lte=moment).filter(Q(valid_to=None) | Q(valid_to__gt=moment))
+        return self.standing().filter(valid_from__lte=moment).filter(Q(valid_to=None) | Q(valid_to__gt=moment))
 
     def with_use(self) -> "PriceQuerySet":
         """Adds ``used``: whether the ledger refers to the price."""
@@ -34,7 +38,7 @@ class PriceQuerySet(models.QuerySet["Price"]):
     def overlapping(self, price: "Price") -> "PriceQuerySet":
         """Other prices for the same thing at a time when ``price`` is valid."""
         same = {name: getattr(price, name) for name in Price.THING}
-        others = self.filter(**same).exclude(pk=price.pk)
+        others = self.standing().filter(**same).exclude(pk=price.pk)
         if price.valid_to is not None:
             others = others.filter(valid_from__lt=price.valid_to)
         return others.filter(Q(valid_to=None) | Q(valid_to__gt=price.valid_from))
@@ -43,7 +47,8 @@ class PriceQuerySet(models.QuerySet["Price"]):
 class Price(models.Model):
     """What a million units of one component of one model cost, from one moment to another.
 
-    A price is not edited once it was used: end it and start another. A turn keeps the price of its start.
+    A price is not edited once it was used: end it and start another. A turn keeps the price of its start. One that was
+    wrong from its start is withdrawn: nothing is charged by it any more, and another may stand in its place.
     """
 
     THING = ("currency", "model", "service_tier", "component", "min_context")
@@ -59,6 +64,7 @@ class Price(models.Model):
     nano_per_million = models.PositiveBigIntegerField(help_text="Nano units for 1,000,000 tokens, or calls.")
     valid_from = models.DateTimeField(default=timezone.now)
     valid_to = models.DateTimeField(null=True, blank=True, help_text="Empty: until further notice.")
+    withdrawn_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     objects = PriceQuerySet.as_manager()
 
@@ -67,11 +73,12 @@ class Price(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=("currency", "model", "service_tier", "component", "min_context", "valid_from"),
+                condition=Q(withdrawn_at=None),
                 name="responses_ws_price_start",
             ),
             models.UniqueConstraint(
                 fields=("currency", "model", "service_tier", "component", "min_context"),
-                condition=Q(valid_to=None),
+                condition=Q(valid_to=None, withdrawn_at=None),
                 name="responses_ws_price_one_open",
             ),
             models.CheckConstraint(
@@ -92,8 +99,13 @@ class Price(models.Model):
         ControlMessage.objects.tell("prices_changed")
         return deleted
 
+    def withdraw(self) -> None:
+        """It was wrong. What was charged by it stays in the books until it is rated again."""
+        self.withdrawn_at = timezone.now()
+        self.save(update_fields=["withdrawn_at"])
+
     def clean(self) -> None:
-        if self.valid_from and Price.objects.overlapping(self).exists():
+        if self.valid_from and self.withdrawn_at is None and Price.objects.overlapping(self).exists():
             raise ValidationError("Another price for this model and component is valid in this time: end it first.")
 
     @property
@@ -105,3 +117,6 @@ class Price(models.Model):
     def last_used_at(self) -> datetime | None:
         """When the newest turn started that was billed with it."""
         return self.lines.aggregate(last=Max("journal__usage__started_at"))["last"]
+
+    def is_valid_at(self, moment: datetime) -> bool:
+        return self.valid_from <= moment and (self.valid_to is None or moment < self.valid_to)

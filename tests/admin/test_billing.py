@@ -12,6 +12,7 @@ from tests.billing.rows import NOON, make_prices, make_record
 
 pytestmark = pytest.mark.django_db
 
+LIST = "admin:responses_ws_price_changelist"
 ADD = "admin:responses_ws_price_add"
 CHANGE = "admin:responses_ws_price_change"
 DELETE = "admin:responses_ws_price_delete"
@@ -19,9 +20,12 @@ DELETE = "admin:responses_ws_price_delete"
 
 def form(usd="2.50", start=NOON, end=None, **fields):
     return {
+        "currency": "USD",
         "model": "m",
+        "service_tier": "",
         "component": "input",
-        "usd_per_million": usd,
+        "min_context": "0",
+        "price": usd,
         "valid_from_0": f"{start:%Y-%m-%d}",
         "valid_from_1": f"{start:%H:%M:%S}",
         "valid_to_0": f"{end:%Y-%m-%d}" if end else "",
@@ -60,7 +64,7 @@ def test_a_price_is_exact(boss, usd, nano):
 
 def shown_price(client, price):
     """What the form offers for editing."""
-    return client.get(reverse(CHANGE, args=(price.pk,))).context["adminform"].form.initial["usd_per_million"]
+    return client.get(reverse(CHANGE, args=(price.pk,))).context["adminform"].form.initial["price"]
 
 
 @pytest.mark.parametrize("usd", ["-1", "0.0000000001", "1000000.01", "1e400", "NaN", "abc", ""])
@@ -68,7 +72,7 @@ def test_a_price_that_cannot_be_kept_is_refused(boss, usd):
     answer = boss.post(reverse(ADD), form(usd))
 
     assert answer.status_code == 200
-    assert "usd_per_million" in answer.context["adminform"].form.errors
+    assert "price" in answer.context["adminform"].form.errors
     assert not Price.objects.exists()
 
 
@@ -121,4 +125,52 @@ def test_an_unused_price_is_deleted(boss):
 def test_who_may_view_prices_sees_them_in_usd(log_in, used):
     page = log_in("view_price").get(reverse(CHANGE, args=(used.pk,))).content.decode()
 
-    assert "$8.00" in page
+    assert "8.00 USD" in page
+
+
+def test_the_price_of_calls_is_said_for_a_thousand(boss):
+    boss.post(reverse(ADD), form("25", component="tool_call", currency="eur"))
+
+    price = Price.objects.get()
+    assert (price.nano_per_million, price.currency) == (25_000 * 10**9, "EUR")
+    assert shown_price(boss, price) == "25.00"
+    assert "25.00 EUR / 1,000 calls" in boss.get(reverse(LIST)).content.decode()
+
+
+@pytest.mark.parametrize("currency", ["", "EU", "12€"])
+def test_a_currency_is_three_letters(boss, currency):
+    answer = boss.post(reverse(ADD), form(currency=currency))
+
+    assert "currency" in answer.context["adminform"].form.errors
+    assert not Price.objects.exists()
+
+
+def test_a_wrong_price_is_withdrawn_and_another_takes_its_place(boss, used):
+    told = boss.post(reverse(LIST), {"action": "withdraw", "_selected_action": [used.pk]}, follow=True)
+    boss.post(reverse(ADD), form("4", start=used.valid_from, component="output"))
+
+    assert "1 prices are withdrawn" in told.content.decode()
+    wrong, right = Price.objects.order_by("pk")
+    assert (wrong.withdrawn_at is not None, right.withdrawn_at) == (True, None)
+    assert list(Price.objects.valid_at(NOON)) == [right]
+
+
+def test_who_may_only_view_prices_withdraws_none(log_in, used):
+    log_in("view_price").post(reverse(LIST), {"action": "withdraw", "_selected_action": [used.pk]})
+
+    assert Price.objects.get().withdrawn_at is None
+
+
+def test_prices_are_found_by_what_they_are_now(boss, used):
+    now = timezone.now()
+    make_prices("planned", per_million={"output": 1}, valid_from=now + timedelta(days=1))
+    make_prices("past", per_million={"output": 1}, valid_to=now - timedelta(days=1))
+    withdrawn = make_prices("withdrawn", per_million={"output": 1})[0]
+    withdrawn.withdraw()
+
+    shown = {
+        state: [price.model for price in boss.get(reverse(LIST), {"state": state}).context["cl"].result_list]
+        for state in ("now", "planned", "past", "withdrawn")
+    }
+
+    assert shown == {"now": ["m"], "planned": ["planned"], "past": ["past"], "withdrawn": ["withdrawn"]}

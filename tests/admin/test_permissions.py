@@ -42,6 +42,7 @@ ACTIONS = {
     "flag": {"confirm": "review_flag", "dismiss": "review_flag"},
     "promptversion": {"publish": "change_promptversion"},
     "safetyrule": {"disable": "change_safetyrule", "enable": "change_safetyrule"},
+    "price": {"withdraw": "change_price"},
     "usagerecord": {"bill_again": "replay_billing"},
 }
 """What the actions of a list ask for, beside ``delete_selected`` of those whose rows can be deleted."""
