@@ -80,7 +80,8 @@ class ChatPrompt:
     def extended(self, items: Sequence[dict[str, Any]]) -> "ChatPrompt":
         """The prompt with ``items`` rendered behind it, instructions dropped."""
         messages = upstream_items(items, self.takes) if "items" in self.takes else messages_from(items, self.takes)
-        new = [_encode(message) for message in messages]
+        # Copied: what msgspec gives holds up to half as much memory again as it shows.
+        new = [bytes(memoryview(_encode(message))) for message in messages]
         prompt = self._copy()
         prompt.log = self.log.extended(new)
         prompt.byte_length += sum(map(len, new))

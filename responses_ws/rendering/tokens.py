@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -12,7 +11,7 @@ from responses_ws.connection.log import SharedLog
 SpanKind = Literal["rendered", "opening", "sampled"]
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class Span(msgspec.Struct, gc=False):
     """A run of ids that came in one go. Spans are the places to which a log can be cut back."""
 
     end: int
@@ -23,21 +22,22 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     """How many of the prompt's messages the log holds up to here."""
     has_reasoning: bool = False
     """The model's reasoning is in it, which many templates forget later."""
+    json: bytes | None = None
+    """Its ids as the inside of a JSON array, once an engine was sent them so."""
 
 
 class TokenLog:
     """An immutable view of the first ``len(log)`` ids of a growing array.
 
     Shared as `SharedLog` is: extending the newest view writes behind it, cost O(new); extending an older one, a fork or
-    a log that was cut back, copies the past once. Beside the ids their JSON is kept, a piece a span, so that a call
-    joins bytes and encodes nothing. Not thread-safe: extend on the event loop only.
+    a log that was cut back, copies the past once. Their JSON is kept with the spans, so that a call joins bytes and
+    encodes what is new. Not thread-safe: extend on the event loop only.
     """
 
-    __slots__ = ("_ids", "_json", "spans", "fingerprint")
+    __slots__ = ("_ids", "spans", "fingerprint")
 
     def __init__(self, fingerprint: bytes = b"") -> None:
         self._ids = array("I")
-        self._json: SharedLog[bytes] = SharedLog()
         self.spans: SharedLog[Span] = SharedLog()
         self.fingerprint = fingerprint
         """Digest of all that the ids depend on beside the messages: renderer, its options, tools, instructions."""
@@ -48,7 +48,6 @@ class TokenLog:
         view = TokenLog(self.fingerprint)
         view._ids = self._ids if len(self._ids) == end else self._ids[:end]
         view._ids.extend(ids)
-        view._json = self._json.extended([_json(ids)])
         span = Span(end + len(ids), kind, messages, has_reasoning)
         view.spans = self.spans.extended([span])
         return view
@@ -58,8 +57,6 @@ class TokenLog:
         """The log that was told apart into these. Costs its length."""
         log = cls(fingerprint)
         log._ids = ids
-        starts = [0, *(span.end for span in spans)]
-        log._json = SharedLog([_json(ids[start:end]) for start, end in pairwise(starts)])
         log.spans = SharedLog(spans)
         return log
 
@@ -75,7 +72,6 @@ class TokenLog:
         """The log as it was after its first ``spans`` spans."""
         view = TokenLog(self.fingerprint)
         view._ids = self._ids
-        view._json = self._json.until(spans)
         view.spans = self.spans.until(spans)
         return view
 
@@ -110,9 +106,13 @@ class TokenLog:
         return self.spans.last.messages if len(self.spans) else 0
 
     def json(self) -> bytes:
-        """The ids as the inside of a JSON array. A copy of bytes; nothing is encoded again."""
-        return b",".join(piece for piece in self._json if piece)
-
-
-def _json(ids: Sequence[int]) -> bytes:
-    return msgspec.json.encode(list(ids))[1:-1]
+        """The ids as the inside of a JSON array. A copy of bytes; each span is encoded once."""
+        start, pieces = 0, []
+        for span in self.spans:
+            if span.json is None:
+                # Sliced: what msgspec gives holds more memory than it shows.
+                span.json = msgspec.json.encode(self._ids[start : span.end].tolist())[1:-1]
+            if span.json:
+                pieces.append(span.json)
+            start = span.end
+        return b",".join(pieces)
