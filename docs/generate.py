@@ -79,7 +79,8 @@ def page() -> str:
     parts = [HEAD, "| setting | type | default |\n|---|---|---|\n"]
     settings = list(fields_of(CONF.read_text(), "Settings"))
     for field in settings:
-        parts.append(f"| [`{field.name}`](#{field.name.lower()}) | `{field.type}` | `{field.default}` |\n")
+        kind = field.type.replace("|", r"\|")
+        parts.append(f"| [`{field.name}`](#{field.name.lower()}) | `{kind}` | `{field.default}` |\n")
     parts += [f"\n### {field.name}\n\n{markdown(field.text)}\n" for field in settings]
     parts += ["\n", LIMITS_HEAD, "| limit | default | |\n|---|---|---|\n"]
     for field in fields_of(LIMITS.read_text(), "Limits"):

@@ -1,6 +1,6 @@
 import contextlib
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 
 
 class ResponsesWsConfig(AppConfig):
@@ -12,6 +12,10 @@ class ResponsesWsConfig(AppConfig):
         # Importing registers the checks.
         from . import checks, service_checks  # noqa: F401
         from .runtime import tracing
+
+        if apps.is_installed("django.contrib.admin"):
+            # Importing registers its page; the office itself is found by the admin.
+            from .playground import office  # noqa: F401
 
         # Without the package there are no spans, and E006.
         with contextlib.suppress(ImportError):

@@ -83,6 +83,9 @@ class Settings:
     API_DOCS: bool = True
     """Serve ``openapi.json``, ``asyncapi.json`` and the page ``docs`` beside the endpoints, to everybody and without a
     key: they hold no secrets. Off: 404."""
+    PLAYGROUND: bool | None = None
+    """Serve the playground in the admin, to staff with the permission ``use_playground``. None: where ``DEBUG`` is
+    on."""
     METRICS_TOKEN: str = ""
     """The bearer token with which Prometheus may read ``/metrics`` of `responses_ws.monitoring`. Empty: 404."""
     TRACING: bool = False
@@ -94,7 +97,7 @@ class Settings:
     On, the admin's shares of WebSocket mode decide."""
     ALLOWED_ORIGINS: list[str] = dataclasses.field(default_factory=list)
     """Values of the ``Origin`` header that may open a socket. Programs send none and need a key; a browser page from
-    another site is refused."""
+    another site is refused. Where the playground is on, pages of the same host may, too."""
     CUT_REVOKED: bool = False
     """End running turns of a key that is revoked. Off: they finish, and their socket closes then; new turns are refused
     either way."""
@@ -146,6 +149,10 @@ class Settings:
     def rates(self) -> Rates:
         """The default rates of a key."""
         return msgspec.convert(self.RATES, Rates)
+
+    @property
+    def is_playground_on(self) -> bool:
+        return settings.DEBUG if self.PLAYGROUND is None else self.PLAYGROUND
 
 
 class _LazySettings:

@@ -15,4 +15,5 @@ for name, engine in json.loads(os.environ.get("MORE_ENGINES", "{}")).items():
     RESPONSES_WS["MODELS"][name] = {"ENGINE": name, "UPSTREAM": "scripted"}
 RESPONSES_WS["MODELS"] |= json.loads(os.environ.get("MORE_MODELS", "{}"))
 RESPONSES_WS["BACKGROUND_RUNNERS"] = os.environ.get("BACKGROUND_RUNNERS") == "1"
+RESPONSES_WS["PLAYGROUND"] = os.environ.get("PLAYGROUND") == "1"
 RESPONSES_WS["RATES"] = json.loads(os.environ.get("RATES", "{}"))

@@ -18,5 +18,6 @@ SECRET_KEY = "tests"
 RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_IDS"] = False
 # Where it is tested, it is on: the usage of other tests grows old and is on no invoice.
 RESPONSES_WS["INVOICES"] = "off"
+RESPONSES_WS["PLAYGROUND"] = True
 # What a turn does when these pass is tested where they are set; a busy machine must not get there by itself.
 RESPONSES_WS["LIMITS"] = {"created_seconds": 10.0, "redis_seconds": 10.0}

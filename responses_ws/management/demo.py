@@ -52,7 +52,7 @@ def configure(engine_url: str, engine_key: str) -> str:
         if not reason:
             engines.setdefault("embedded", {"ENGINE": "responses_ws.engines.embedded.EmbeddedLlama"})
             models.setdefault("smollm2", {"ENGINE": "embedded"})
-    change_setting("RESPONSES_WS", {**given, "ENGINES": engines, "MODELS": models})
+    change_setting("RESPONSES_WS", {"PLAYGROUND": True, **given, "ENGINES": engines, "MODELS": models})
     return reason
 
 

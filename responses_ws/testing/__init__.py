@@ -107,22 +107,25 @@ class ResponsesCommunicator:
 
             application = websocket_application
         given = {**({"Authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
+        protocols = next((value for name, value in given.items() if name.lower() == "sec-websocket-protocol"), "")
         scope = {
             "type": "websocket",
             "path": path,
             "query_string": b"",
             "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
-            "subprotocols": [],
+            "subprotocols": [word.strip() for word in protocols.split(",") if word.strip()],
             "extensions": {"websocket.http.response": {}} if can_refuse else {},
         }
         self._application = ApplicationCommunicator(application, scope)
         self._seconds = seconds_to_answer
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.headers: dict[str, str] = {}
+        self.subprotocol: str | None = None
 
     async def __aenter__(self) -> "ResponsesCommunicator":
         await self._application.send_input({"type": "websocket.connect"})
         message = await self._application.receive_output(self._seconds)
+        self.subprotocol = message.get("subprotocol")
         self.headers = {name.decode(): value.decode() for name, value in message.get("headers", ())}
         if message["type"] == "websocket.http.response.start":
             body = await self._application.receive_output(self._seconds)

@@ -27,6 +27,7 @@ from responses_ws.stores.fallback import SealedFallback
 
 from . import control
 from .authentication import authenticator
+from .browsers import chosen
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         if self.scope["principal"].sealed_fallback and app_settings.REDIS_URL:
             self._fallback = SealedFallback(self._headers.get(FALLBACK_HEADER))
             headers.append((FALLBACK_HEADER.encode(), self._fallback.key.encode()))
-        await self.accept(headers=headers)
+        await self.accept(chosen(self.scope.get("subprotocols", ())), headers=headers)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if text_data is None:

@@ -24,6 +24,7 @@ from responses_ws.runtime.stamps import stamps
 from responses_ws.serving.admission import enter_socket
 
 from .authentication import authenticator, scope_headers
+from .browsers import may_open, with_subprotocols
 from .shares import shares
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -55,6 +56,7 @@ class Handshake:
                 raise _websocket_off()
             _check_room()
             _check_origin(headers)
+            headers = with_subprotocols(headers, scope.get("subprotocols", ()))
             principal = await authenticator().authenticate(headers)
             project = str(principal.project_id)
             logs.about(project_id=principal.project_id, key_id=principal.api_key_id)
@@ -96,7 +98,7 @@ def _check_room() -> None:
 def _check_origin(headers: dict[str, str]) -> None:
     """Programs send no Origin. A browser page does, and must be of an allowed site."""
     origin = headers.get("origin")
-    if origin is not None and origin not in app_settings.ALLOWED_ORIGINS:
+    if origin is not None and not may_open(origin, headers.get("host", "")):
         raise PermissionDenied("This origin may not open a socket here.", code="origin_not_allowed")
 
 

@@ -29,11 +29,15 @@ NEVER_DELETED = {"apikey", "price", "prompttemplate"}
 
 PAGES = {
     "responses_ws_dashboard_changelist": {"view_usagerecord"},
+    "responses_ws_playground_changelist": {"use_playground"},
+    "responses_ws_playground_price": {"use_playground"},
 }
 """Pages of our own, by the name of their URL: each of these permissions opens them."""
 
 ORDERS = {
     "responses_ws_flag_review": {"view_flag", "review_flag"},
+    "responses_ws_playground_key": {"use_playground"},
+    "responses_ws_playground_revoke": {"use_playground"},
 }
 """What is posted to URLs of our own: it takes all of these permissions."""
 
@@ -79,7 +83,7 @@ def path_of(name: str) -> str:
     if name == "responses_ws_flag_review":
         return reverse(f"admin:{name}", args=(Flag.objects.get().pk,))
     model, kind = name.removeprefix("responses_ws_").rsplit("_", 1)
-    if kind in ("changelist", "add"):
+    if kind in ("changelist", "add") or model == "playground":
         return reverse(f"admin:{name}")
     row = our_pages()[model].model.objects.first()
     assert row is not None, f"let conftest.filled make a row of {model}"

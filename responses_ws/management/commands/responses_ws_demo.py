@@ -30,6 +30,7 @@ BANNER = """
   Models     {models}
   Office     {office}   user {user}, password {password}
              (the prices of the models are invented for this demo)
+  Playground {office}responses_ws/playground/   try it: what does a kept connection save?
 {notes}
   With curl:
 
