@@ -33,7 +33,10 @@ def expire_credit() -> None:
     credits.expire()
 
 
-@shared_task(name="responses_ws.invoice", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+# A month of many million responses takes minutes. Who comes meanwhile finds it held, and then done.
+@shared_task(
+    name="responses_ws.invoice", ignore_result=True, acks_late=True, reject_on_worker_lost=True, time_limit=3600
+)
 def invoice() -> None:
     """Draft what the last months cost, and finalise drafts whose grace is over."""
     invoices.make_drafts()

@@ -1,5 +1,17 @@
 """The office: numbers for staff. Importing it registers the pages with Django's admin site."""
 
-from . import accounts, billing, conversations, dashboard, prices, prompts, responses, safety, usage
+from . import accounts, billing, conversations, credits, dashboard, invoices, prices, prompts, responses, safety, usage
 
-__all__ = ["accounts", "billing", "conversations", "dashboard", "prices", "prompts", "responses", "safety", "usage"]
+__all__ = [
+    "accounts",
+    "billing",
+    "conversations",
+    "credits",
+    "dashboard",
+    "invoices",
+    "prices",
+    "prompts",
+    "responses",
+    "safety",
+    "usage",
+]

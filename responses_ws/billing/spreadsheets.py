@@ -10,6 +10,10 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 forms of the first."""
 
 
+class Number(str):
+    """A number that is written out already, such as an exact amount."""
+
+
 def cell(value: Any) -> str:
     """A value as a cell. Words that a spreadsheet would run get an apostrophe before them; numbers are numbers.
 
@@ -18,7 +22,7 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     text = str(value)
-    if isinstance(value, str) and text.startswith(FORMULAS):
+    if isinstance(value, str) and not isinstance(value, Number) and text.startswith(FORMULAS):
         return f"'{text}"
     return text
 

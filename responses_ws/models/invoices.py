@@ -1,6 +1,6 @@
 """What an organisation is asked to pay. Cents exist here only; everything before is counted in nano units."""
 
-from datetime import datetime
+from datetime import date, datetime, timedelta
 
 from django.db import models
 from django.db.models import Count, F, OuterRef, Q, Subquery
@@ -108,6 +108,11 @@ class Invoice(models.Model):
 
     def __str__(self) -> str:
         return self.reference or f"{self.organization}: draft of {self.period_start:%B %Y}"
+
+    @property
+    def last_day(self) -> date:
+        """Of its period."""
+        return (self.period_end - timedelta(microseconds=1)).date()
 
     @property
     def claims(self) -> bool:

@@ -7,7 +7,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-from responses_ws.billing import ledger
+from responses_ws.billing import credits, invoices, ledger
 from responses_ws.models import Flag, Journal, PromptTemplate, PromptVersion, SafetyRule, UsageRecord, WebSocketShare
 from responses_ws.stores import conversations, rows
 from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
@@ -69,6 +69,8 @@ def filled(db):
     SafetyRule.objects.create(name="no bombs", kind="words", pattern="bomb", action="refuse")
     PromptVersion.objects.create(template=template, text="Greet {{name}} warmly.\n[user]\nHello", note="warmer")
     WebSocketShare.objects.create(project=project, percent=10)
+    credits.grant(project.organization, 5, kind="paid", note="welcome")
+    invoices.draft(project.organization, *invoices.month_of(now))
     return project
 
 

@@ -32,7 +32,9 @@ LISTED = [
     "account",
     "apikey",
     "conversation",
+    "creditgrant",
     "flag",
+    "invoice",
     "journal",
     "organization",
     "price",
@@ -44,7 +46,7 @@ LISTED = [
     "usagerecord",
     "websocketshare",
 ]
-READ_ONLY = ["account", "conversation", "flag", "journal", "storedresponse", "usagerecord"]
+READ_ONLY = ["account", "conversation", "flag", "invoice", "journal", "storedresponse", "usagerecord"]
 NEVER_REGISTERED = {
     "controlmessage",
     "chain",
@@ -56,10 +58,8 @@ NEVER_REGISTERED = {
     "adminkey",
     "budget",
     "budgetalert",
-    "creditgrant",
     "grantuse",
     "delivery",
-    "invoice",
     "invoiceline",
     "invoiceseries",
     "live",

@@ -17,20 +17,21 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from responses_ws.management.groups import GROUPS
-from responses_ws.models import Flag
+from responses_ws.models import Flag, Invoice
 
 from .conftest import SCRIPT
 from .test_pages import LISTED, READ_ONLY
 
 pytestmark = pytest.mark.django_db
 
-NEVER_DELETED = {"apikey", "price", "prompttemplate"}
-"""Their rows, as ``filled`` makes them: keys, prices that were used, prompts that were published."""
+NEVER_DELETED = {"apikey", "creditgrant", "price", "prompttemplate"}
+"""Their rows, as ``filled`` makes them: keys, credit, prices that were used, prompts that were published."""
 
 PAGES = {
     "responses_ws_dashboard_changelist": {"view_usagerecord"},
     "responses_ws_playground_changelist": {"use_playground"},
     "responses_ws_playground_price": {"use_playground"},
+    "responses_ws_invoice_document": {"view_invoice"},
 }
 """Pages of our own, by the name of their URL: each of these permissions opens them."""
 
@@ -38,11 +39,13 @@ ORDERS = {
     "responses_ws_flag_review": {"view_flag", "review_flag"},
     "responses_ws_playground_key": {"use_playground"},
     "responses_ws_playground_revoke": {"use_playground"},
+    "responses_ws_invoice_order": {"view_invoice", "settle_invoice"},
 }
 """What is posted to URLs of our own: it takes all of these permissions."""
 
 ACTIONS = {
     "apikey": {"revoke": "revoke_apikey"},
+    "invoice": dict.fromkeys(("finalize_selected", "pay_selected", "preview_selected"), "settle_invoice"),
     "flag": {"confirm": "review_flag", "dismiss": "review_flag"},
     "promptversion": {"publish": "change_promptversion"},
     "safetyrule": {"disable": "change_safetyrule", "enable": "change_safetyrule"},
@@ -82,6 +85,10 @@ def openers(name: str) -> set[str]:
 def path_of(name: str) -> str:
     if name == "responses_ws_flag_review":
         return reverse(f"admin:{name}", args=(Flag.objects.get().pk,))
+    if name == "responses_ws_invoice_order":
+        return reverse(f"admin:{name}", args=(Invoice.objects.first().pk,))
+    if name == "responses_ws_invoice_document":
+        return reverse(f"admin:{name}", args=(Invoice.objects.first().pk, "html"))
     model, kind = name.removeprefix("responses_ws_").rsplit("_", 1)
     if kind in ("changelist", "add") or model == "playground":
         return reverse(f"admin:{name}")

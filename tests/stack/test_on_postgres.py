@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ["tests/billing/test_ledger.py", "tests/billing/test_reconcile.py", "tests/billing/test_concurrency.py"]
 SUITES += ["tests/billing/test_guards.py", "tests/billing/test_pricebook.py"]
+SUITES += ["tests/billing/test_credits.py", "tests/billing/test_invoices.py", "tests/billing/test_invoices_at_once.py"]
 SUITES += ["tests/models", "tests/admin", "tests/stores", "tests/runtime", "tests/serving", "tests/transports"]
 # They ask nothing of a database that others in their rooms do not.
 ELSEWHERE = ["runtime/test_autobahn.py", "runtime/test_protocols.py", "runtime/test_smuggling.py"]
