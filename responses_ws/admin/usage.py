@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import mark_safe
 
-from responses_ws.models import Posting, UsageRecord
+from responses_ws.billing import money
+from responses_ws.billing.outcomes import explained
+from responses_ws.billing.rerating import rerate
+from responses_ws.models import Journal, Posting, UsageRecord
 
 from .base import ProjectFilter, ReadOnlyAdmin, link_to
 from .formats import dollars, milliseconds, shortened, thousands
@@ -42,14 +45,16 @@ class UnbillableFilter(admin.SimpleListFilter):
 class UsageRecordAdmin(ReadOnlyAdmin):
     """Read-only: a correction is a reversal in the ledger, not another number here."""
 
-    actions = ("bill_again",)
+    actions = ("bill_again", "compare_rating", "rate_again")
 
     list_display = (
         "short_id",
         "project",
         "model",
         "status",
+        "counted",
         "cost",
+        "why",
         _tokens("input_tokens", "input"),
         _tokens("cached_tokens", "cached"),
         _tokens("output_tokens", "output"),
@@ -87,12 +92,16 @@ class UsageRecordAdmin(ReadOnlyAdmin):
             },
         ),
         ("Time", {"fields": ("started_at", "ended_at", "first_token", "duration", "lease_until")}),
-        ("Money", {"fields": ("cost", "billed_at", "billing_tries", "billing_error", "entries")}),
+        ("Money", {"fields": ("cost", "outcome", "billed_at", "billing_tries", "billing_error", "entries")}),
     )
-    readonly_fields = ("first_token", "duration", "cost", "entries")
+    readonly_fields = ("first_token", "duration", "cost", "outcome", "entries")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        return super().get_queryset(request).annotate(cost_nano=Posting.objects.cost_of_each())
+        return (
+            super()
+            .get_queryset(request)
+            .annotate(cost_nano=Posting.objects.cost_of_each(), memo=Journal.objects.memo_of_each())
+        )
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("responses_ws.replay_billing")
@@ -101,6 +110,26 @@ class UsageRecordAdmin(ReadOnlyAdmin):
     def bill_again(self, request: HttpRequest, records: QuerySet[Any]) -> None:
         again = UsageRecord.objects.unbillable().filter(pk__in=records.values("pk")).update(billing_tries=0)
         self.message_user(request, f"{again} records will be tried again within seconds.")
+
+    @admin.action(description="Show what rating again would change", permissions=["replay"])
+    def compare_rating(self, request: HttpRequest, records: QuerySet[Any]) -> None:
+        self._rate(request, records, apply=False)
+
+    @admin.action(description="Rate selected records again", permissions=["replay"])
+    def rate_again(self, request: HttpRequest, records: QuerySet[Any]) -> None:
+        self._rate(request, records, apply=True)
+
+    def _rate(self, request: HttpRequest, records: QuerySet[Any], *, apply: bool) -> None:
+        rows = UsageRecord.objects.filter(pk__in=records.order_by().values("pk"))
+        changed = list(rerate(rows, f"rated again by {request.user.get_username()}", apply=apply))
+        for currency in sorted({one.currency for one in changed}):
+            own = [one for one in changed if one.currency == currency]
+            sums = (sum(one.before_nano for one in own), sum(one.after_nano for one in own))
+            before, after = (money.spoken(nano, currency) for nano in sums)
+            verb = "were rated again" if apply else "would cost something else"
+            self.message_user(request, f"{len(own)} records {verb}: {before} → {after}.", messages.WARNING)
+        if not changed:
+            self.message_user(request, "Nothing changes: they cost what they cost.")
 
     @admin.display(description="response", ordering="response_id")
     def short_id(self, record: UsageRecord) -> str:
@@ -117,6 +146,18 @@ class UsageRecordAdmin(ReadOnlyAdmin):
     @admin.display(description="cost")
     def cost(self, record: UsageRecord) -> str:
         return "–" if record.billed_at is None else dollars(record.cost_nano)
+
+    @admin.display(description="tokens", ordering="estimated")
+    def counted(self, record: UsageRecord) -> str:
+        return "estimated" if record.estimated else "measured"
+
+    @admin.display(description="why")
+    def why(self, record: UsageRecord) -> str:
+        return record.memo or ""
+
+    @admin.display(description="outcome")
+    def outcome(self, record: UsageRecord) -> str:
+        return explained(record, record.memo)
 
     @admin.display(description="ledger entries")
     def entries(self, record: UsageRecord) -> str:

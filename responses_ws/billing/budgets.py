@@ -9,14 +9,13 @@ from django.db import connections, router, transaction
 from django.db.models import QuerySet, Sum
 from django.utils import timezone
 
-from responses_ws.conf import app_settings
 from responses_ws.connection import budgets
 from responses_ws.connection.budgets import Share
 from responses_ws.models import Budget, CreditGrant, Organization, UsageRecord, UsageRollup
 from responses_ws.protocol.usage import Usage
 from responses_ws.runtime.holds import Reading
 
-from . import pricing
+from . import outcomes
 from .pricebook import PriceBook
 
 CREDIT = "credit"
@@ -97,18 +96,10 @@ def cost_of(
     tool_calls: int,
 ) -> int:
     """What the ledger will charge for a response that ends like this."""
-    if pricing.waiver_for(status, is_warmup=is_warmup, policy=_policy()):
+    if outcomes.waiver_for(status, is_warmup=is_warmup, policy=outcomes.current_policy()):
         return 0
     currency = book.currency_of(organization_id)
     return book.charge(currency, model, service_tier, started_at, usage, tool_calls).amount_nano
-
-
-def _policy() -> pricing.Policy:
-    return pricing.Policy(
-        bill_cancelled=app_settings.BILL_CANCELLED,
-        bill_warmup=app_settings.BILL_WARMUP,
-        bill_abandoned=app_settings.BILL_ABANDONED,
-    )
 
 
 def _whose(budget: budgets.Budget) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from responses_ws.models import Journal, Posting, UsageRecord
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.sql import UNAVAILABLE
 
-from . import credits, entries, pricing, rollups
+from . import credits, entries, outcomes, pricing, rollups
 from .entries import Entry
 from .pricebook import PriceBook, read_pages
 
@@ -61,13 +61,13 @@ def _bill(limit: int, **only: int) -> int:
     """Bill what is unbilled, or the one named by ``only``, in a transaction."""
     using = router.db_for_write(UsageRecord)
     with transaction.atomic(using=using):
-        records = list(_lock(UsageRecord.objects.using(using).unbilled().filter(**only), using)[:limit])
+        records = list(lock(UsageRecord.objects.using(using).unbilled().filter(**only), using)[:limit])
         if not records:
             return 0
         faultpoint("bill.selected")
         now = timezone.now()
-        standing, numbers = _entries_of(records)
-        enter(_usage_entries([record for record in records if record.pk not in standing], numbers, now))
+        standing, numbers = entries_of(records)
+        enter(usage_entries([record for record in records if record.pk not in standing], numbers, now))
         UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now, billing_error="")
         faultpoint("bill.marked")
     return len(records)
@@ -88,7 +88,7 @@ def _bill_one_by_one(limit: int) -> int:
     return billed
 
 
-def _entries_of(records: list[UsageRecord]) -> tuple[set[int], dict[int, int]]:
+def entries_of(records: list[UsageRecord]) -> tuple[set[int], dict[int, int]]:
     """The records with a standing entry; and by record the number of its next one.
 
     A record put back by hand, or restored: its entry stands, it is only marked again. One whose entry was reversed is
@@ -116,7 +116,7 @@ def correct(record: UsageRecord, fields: dict[str, Any]) -> None:
 def reverse(journal: Journal, memo: str, now: datetime | None = None) -> Journal:
     """Undo an entry by adding its opposite. A second reversal of the same entry is an IntegrityError."""
     with transaction.atomic(using=router.db_for_write(Journal)):
-        reversals = _reversals_of([journal], memo, now or timezone.now())
+        reversals = reversals_of([journal], memo, now or timezone.now())
         enter(reversals)
     return reversals[0].journal
 
@@ -157,23 +157,20 @@ def reap(now: datetime | None = None) -> int:
     return closed
 
 
-def _lock(records, using: str):
+def lock(records, using: str, *, skips: bool = True):
+    """The records, held until the end of the transaction; with ``skips`` without those that somebody else holds."""
     features = connections[using].features
     if not features.has_select_for_update:
         return records
-    return records.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    return records.select_for_update(skip_locked=skips and features.has_select_for_update_skip_locked)
 
 
-def _usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: datetime) -> list[Entry]:
+def usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: datetime) -> list[Entry]:
     """What records that are locked by the caller cost.
 
     The last part of a journal's idempotency key is its number among those of its record.
     """
-    policy = pricing.Policy(
-        bill_cancelled=app_settings.BILL_CANCELLED,
-        bill_warmup=app_settings.BILL_WARMUP,
-        bill_abandoned=app_settings.BILL_ABANDONED,
-    )
+    policy = outcomes.current_policy()
     book = read_pages({record.model for record in records}, {record.organization_id for record in records})
     made = []
     for record in records:
@@ -194,7 +191,7 @@ def _usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: dat
     return made
 
 
-def _reversals_of(journals: list[Journal], memo: str, now: datetime) -> list[Entry]:
+def reversals_of(journals: list[Journal], memo: str, now: datetime) -> list[Entry]:
     """The opposite of each of some entries."""
     postings: dict[int, list[Posting]] = defaultdict(list)
     for posting in Posting.objects.filter(journal__in=journals).select_related("account").order_by("pk"):
@@ -219,9 +216,9 @@ def _reversals_of(journals: list[Journal], memo: str, now: datetime) -> list[Ent
     return made
 
 
-def _charge_for(record: UsageRecord, book: PriceBook, currency: str, policy: pricing.Policy) -> pricing.Charge:
+def _charge_for(record: UsageRecord, book: PriceBook, currency: str, policy: outcomes.Policy) -> pricing.Charge:
     usage = record.usage
-    waiver = pricing.waiver_for(record.status, is_warmup=record.is_warmup, policy=policy)
+    waiver = outcomes.waiver_for(record.status, is_warmup=record.is_warmup, policy=policy)
     if waiver:
         return pricing.waived(usage, waiver, tool_calls=record.tool_calls)
     return book.charge(currency, record.model, record.service_tier, record.started_at, usage, record.tool_calls)

@@ -61,14 +61,6 @@ class Charge(msgspec.Struct, frozen=True):
         return sum(line.amount_nano for line in self.lines)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which endings are billed; the settings of the same names, in capitals."""
-
-    bill_cancelled: bool = True
-    bill_warmup: bool = False
-    bill_abandoned: bool = True
-
-
 def partition(usage: Usage) -> dict[str, int]:
     """The tokens of a usage by component, in parts that never overlap; their sum is input plus output.
 
@@ -156,19 +148,6 @@ def waived(usage: Usage, memo: str, *, tool_calls: int = 0) -> Charge:
     """The charge of a response that costs nothing: its tokens are noted all the same."""
     used = {**partition(usage), TOOL_CALL: tool_calls}
     return Charge(tuple(_line(component, quantity, None) for component, quantity in used.items() if quantity), memo)
-
-
-def waiver_for(status: str, *, is_warmup: bool, policy: Policy) -> str:
-    """Why a response that ended like this is free, or an empty string when it is to be paid."""
-    if status == "failed":
-        return "failed: provider failures are free"
-    if is_warmup and not policy.bill_warmup:
-        return "warm-up: the engine did no work"
-    if status == "cancelled" and not policy.bill_cancelled:
-        return "cancelled: not billed by policy"
-    if status == "abandoned" and not policy.bill_abandoned:
-        return "abandoned: not billed by policy"
-    return ""
 
 
 def _line(component: str, quantity: int, rate: Rate | None) -> Line:

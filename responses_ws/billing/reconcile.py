@@ -42,10 +42,11 @@ class Difference(msgspec.Struct, frozen=True):
 def reconcile(now: datetime | None = None) -> list[Difference]:
     """Every difference between usage, ledger, balances, credit and invoices; an empty list when the books are right."""
     now = now or timezone.now()
-    of_ledger = (_unbillable, _without_journal, _billed_twice, _unbalanced, _wrong_balances, _wrong_lines)
+    of_records = (_unbillable, _without_journal, _billed_twice)
+    of_ledger = (_unbalanced, _wrong_balances, _wrong_lines, _wrong_reversals)
     of_credit = (_wrong_rests, _wrong_credit)
     of_invoices = (_wrong_invoices, _missing_numbers)
-    looks = (*of_ledger, *of_credit, *of_invoices, _wrong_rollups)
+    looks = (*of_records, *of_ledger, *of_credit, *of_invoices, _wrong_rollups)
     return [*_late(now), *_uninvoiced(now), *(difference for look in looks for difference in look())]
 
 
@@ -94,6 +95,12 @@ def _wrong_lines() -> Iterator[Difference]:
             yield Difference(
                 "tokens", journal.idempotency_key, f"{journal.lines_tokens} rated, {tokens} in the usage record"
             )
+
+
+def _wrong_reversals() -> Iterator[Difference]:
+    for journal in Journal.objects.that_reverse_wrongly().order_by("id").iterator():
+        detail = f"{journal.given_nano} for an entry of {journal.taken_nano}"
+        yield Difference("reversal", journal.idempotency_key, detail)
 
 
 def _wrong_rests() -> Iterator[Difference]:

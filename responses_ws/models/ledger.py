@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q, Subquery, Sum
+from django.db.models import Exists, F, OuterRef, Q, Subquery, Sum, Value
 from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
@@ -82,10 +82,24 @@ class JournalQuerySet(models.QuerySet["Journal"]):
         """Usage entries that nobody reversed."""
         return self.usage().filter(reversed_by=None)
 
+    def memo_of_each(self) -> Subquery:
+        """For annotating usage records: why each costs what it costs; None without a standing entry."""
+        return Subquery(self.standing().order_by("-pk").filter(usage=OuterRef("pk")).values("memo")[:1])
+
     def with_wrong_lines(self) -> "JournalQuerySet":
         """Standing usage entries whose working is not their amount, or not the tokens of their usage record."""
         tokens = F("usage__input_tokens") + F("usage__output_tokens")
         return self.standing().with_sums().exclude(lines_nano=F("debit_nano"), lines_tokens=tokens)
+
+    def that_reverse_wrongly(self) -> "JournalQuerySet":
+        """Reversals of usage that do not take back what it cost: ``given_nano`` for ``taken_nano``."""
+        rows = self.filter(kind=Journal.Kind.REVERSAL, usage__isnull=False)
+        charges = Posting.objects.charges().order_by().values("journal").annotate(total=Sum("amount_nano"))
+        sums = {
+            name: Coalesce(Subquery(charges.filter(journal=OuterRef(key)).values("total")), Value(0))
+            for name, key in (("given_nano", "pk"), ("taken_nano", "reverses"))
+        }
+        return rows.annotate(**sums).exclude(given_nano=-F("taken_nano"))
 
     def with_sums(self) -> "JournalQuerySet":
         """Adds what an entry adds up to.

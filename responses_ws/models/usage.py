@@ -1,6 +1,7 @@
 """Usage records: one row per response, which is also the outbox of billing."""
 
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -75,6 +76,26 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         """Started in [start, end)."""
         rows = self.filter(started_at__gte=start)
         return rows if end is None else rows.filter(started_at__lt=end)
+
+    def matching(
+        self,
+        *,
+        organization: str = "",
+        project: str = "",
+        model: str = "",
+        response_ids: Iterable[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> "UsageRecordQuerySet":
+        """Of an organisation, a project, a model, by their names; of responses; started in [since, until)."""
+        names = {"organization__name": organization, "project__name": project, "model": model}
+        rows = self.filter(**{field: name for field, name in names.items() if name})
+        response_ids = list(response_ids)
+        if response_ids:
+            rows = rows.filter(response_id__in=response_ids)
+        if since is not None:
+            rows = rows.filter(started_at__gte=since)
+        return rows if until is None else rows.filter(started_at__lt=until)
 
     def totals(self) -> dict[str, int]:
         """Sums over the rows: ``responses``, ``failures``, ``tokens``, and tokens by part (see `TOKEN_SUMS`)."""

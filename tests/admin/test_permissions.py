@@ -50,7 +50,7 @@ ACTIONS = {
     "promptversion": {"publish": "change_promptversion"},
     "safetyrule": {"disable": "change_safetyrule", "enable": "change_safetyrule"},
     "price": {"withdraw": "change_price"},
-    "usagerecord": {"bill_again": "replay_billing"},
+    "usagerecord": dict.fromkeys(("bill_again", "compare_rating", "rate_again"), "replay_billing"),
 }
 """What the actions of a list ask for, beside ``delete_selected`` of those whose rows can be deleted."""
 

@@ -10,13 +10,11 @@ from responses_ws.billing.pricing import (
     MAX_AMOUNT_NANO,
     Charge,
     Line,
-    Policy,
     Rate,
     amount_for,
     charge_for,
     partition,
     waived,
-    waiver_for,
 )
 from responses_ws.protocol.usage import Usage
 
@@ -190,31 +188,3 @@ def test_a_waived_response_keeps_its_tokens_on_lines_without_price():
         ("output", 30, None),
         ("reasoning", 20, None),
     ]
-
-
-BILL_ALL = Policy(bill_cancelled=True, bill_warmup=True, bill_abandoned=True)
-BILL_LEAST = Policy(bill_cancelled=False, bill_warmup=False, bill_abandoned=False)
-
-
-@pytest.mark.parametrize(
-    ("status", "is_warmup", "policy", "waiver"),
-    [
-        pytest.param("completed", False, BILL_LEAST, "", id="completed"),
-        pytest.param("incomplete", False, BILL_LEAST, "", id="incomplete"),
-        pytest.param("failed", False, BILL_ALL, "failed: provider failures are free", id="failed"),
-        pytest.param("failed", True, BILL_ALL, "failed: provider failures are free", id="failed warm-up"),
-        pytest.param("cancelled", False, BILL_ALL, "", id="cancelled, billed"),
-        pytest.param("cancelled", False, BILL_LEAST, "cancelled: not billed by policy", id="cancelled, free"),
-        pytest.param("abandoned", False, BILL_ALL, "", id="abandoned, billed"),
-        pytest.param("abandoned", False, BILL_LEAST, "abandoned: not billed by policy", id="abandoned, free"),
-        pytest.param("completed", True, BILL_ALL, "", id="warm-up, billed"),
-        pytest.param("completed", True, BILL_LEAST, "warm-up: the engine did no work", id="warm-up, free"),
-        pytest.param("cancelled", True, BILL_LEAST, "warm-up: the engine did no work", id="cancelled warm-up"),
-    ],
-)
-def test_who_pays_depends_on_how_it_ended(status, is_warmup, policy, waiver):
-    assert waiver_for(status, is_warmup=is_warmup, policy=policy) == waiver
-
-
-def test_the_default_policy_bills_what_was_made():
-    assert Policy() == Policy(bill_cancelled=True, bill_warmup=False, bill_abandoned=True)

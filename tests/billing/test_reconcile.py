@@ -95,6 +95,17 @@ def test_a_difference_is_found_and_named(books, spoil, differences):
     assert [difference for difference in found if difference.kind != "roll-ups"] == differences
 
 
+def test_a_reversal_of_another_amount_is_found(books):
+    ledger.reverse(Journal.objects.get(), "wrong price")
+    reversals = Posting.objects.filter(journal__kind="reversal")
+    reversals.filter(account__kind="receivable").update(amount_nano=-2_799_999)
+    reversals.filter(account__kind="revenue").update(amount_nano=2_799_999)
+
+    found = [difference for difference in reconcile(NOON) if difference.kind == "reversal"]
+
+    assert found == [Difference("reversal", "reversal:usage:resp_x:1", "-2799999 for an entry of 2800000")]
+
+
 def test_a_record_may_wait_for_its_turn():
     make_record()
 
