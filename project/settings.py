@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from celery.schedules import crontab
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = Path(os.environ.get("RESPONSES_WS_VAR", BASE_DIR / "var"))
 VAR_DIR.mkdir(parents=True, exist_ok=True)
@@ -34,6 +36,10 @@ INSTALLED_APPS = [
     "rest_framework",
     "responses_ws",
 ]
+
+if os.environ.get("UNFOLD") == "1":
+    # Before django.contrib.admin: its templates take the place of the admin's.
+    INSTALLED_APPS.insert(0, "unfold")
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -134,6 +140,7 @@ CELERY_BEAT_SCHEDULE = {
     "expire_credit": {"task": "responses_ws.expire_credit", "schedule": 600.0},
     "invoice": {"task": "responses_ws.invoice", "schedule": 3600.0},
     "prune": {"task": "responses_ws.prune", "schedule": 3600.0},
+    "reconcile": {"task": "responses_ws.reconcile", "schedule": crontab(hour=3, minute=17)},
 }
 
 RESPONSES_WS = {

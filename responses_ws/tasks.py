@@ -4,12 +4,18 @@ Celery is a wake-up, never the memory: tasks name no row and take what the table
 delivering it three times, changes nothing.
 """
 
+import logging
+
 from celery import shared_task
+from django.utils import timezone
 
 from responses_ws.billing import credits, invoices, ledger
+from responses_ws.billing import reconcile as reconciling
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.serving.replay import replay
 from responses_ws.stores import pruning
+
+logger = logging.getLogger(__name__)
 
 
 @shared_task(name="responses_ws.bill_batch", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
@@ -41,6 +47,17 @@ def invoice() -> None:
     """Draft what the last months cost, and finalise drafts whose grace is over."""
     invoices.make_drafts()
     invoices.finalize_due()
+
+
+# May take longer than Redis waits for a worker: acknowledged at once, so that it is not begun again meanwhile.
+@shared_task(name="responses_ws.reconcile", ignore_result=True, time_limit=3600)
+def reconcile() -> None:
+    """Look whether the books agree, for the dashboard; every difference is logged."""
+    started_at = timezone.now()
+    differences = reconciling.reconcile(started_at)
+    for difference in differences:
+        logger.error("The books do not agree: %s", difference)
+    reconciling.note(started_at, differences)
 
 
 @shared_task(name="responses_ws.prune", ignore_result=True, acks_late=True, reject_on_worker_lost=True)

@@ -1,6 +1,19 @@
 """The office: numbers for staff. Importing it registers the pages with Django's admin site."""
 
-from . import accounts, billing, conversations, credits, dashboard, invoices, prices, prompts, responses, safety, usage
+from . import (
+    accounts,
+    billing,
+    conversations,
+    credits,
+    dashboard,
+    invoices,
+    prices,
+    prompts,
+    reconciliations,
+    responses,
+    safety,
+    usage,
+)
 
 __all__ = [
     "accounts",
@@ -11,6 +24,7 @@ __all__ = [
     "invoices",
     "prices",
     "prompts",
+    "reconciliations",
     "responses",
     "safety",
     "usage",

@@ -90,9 +90,13 @@ class Page(NeverEdited, ModelAdmin):
         return [url for url in super().get_urls() if url.name == name]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        self.check_permission(request)
+        return self.page(request)
+
+    def check_permission(self, request: HttpRequest) -> None:
+        """Raises PermissionDenied; the first thing that views of further URLs do."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self.page(request)
 
     def page(self, request: HttpRequest) -> HttpResponse:
         raise NotImplementedError

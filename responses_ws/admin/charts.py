@@ -1,17 +1,22 @@
-"""Stacked bars as numbers for an SVG: no script, no inline style, nothing fetched. Pure."""
+"""Stacked bars and lines as numbers for an SVG: no script, no inline style, nothing fetched. Pure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from datetime import datetime, timedelta
+from itertools import groupby
 
 import msgspec
 
-WIDTH, HEIGHT = 560, 210
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 10, 24
+WIDTH, HEIGHT = 560, 200
+LEFT, RIGHT, TOP, BOTTOM = 54, 12, 10, 24
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 GAP = 0.28
-"""The part of a day's width that stays empty."""
+"""The part of a column's width that stays empty."""
+MOST_LABELS = 6
+
+Values = Mapping[datetime, Mapping[str, float | None]]
+"""By the beginning of an hour or a day, and by series."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -22,8 +27,16 @@ class Piece(msgspec.Struct, frozen=True):
     height: str
 
 
-class Bar(msgspec.Struct, frozen=True):
-    """One day: its pieces from the bottom up, the whole column to point at, and what it says there."""
+class Dot(msgspec.Struct, frozen=True):
+    """A value with no neighbours: a line would not show it."""
+
+    series: str
+    x: str
+    y: str
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One hour or day: its pieces from the bottom up, the whole column to point at, and what it says there."""
 
     x: str
     width: str
@@ -32,7 +45,7 @@ class Bar(msgspec.Struct, frozen=True):
     pieces: list[Piece]
     title: str
     label: str
-    """Under the axis; empty for most days."""
+    """Under the axis; empty for most."""
     label_x: str
 
 
@@ -43,80 +56,113 @@ class Tick(msgspec.Struct, frozen=True):
     label: str
 
 
+class Line(msgspec.Struct, frozen=True):
+    """A run of values without a gap, as the points of a polyline."""
+
+    series: str
+    points: str
+
+
 class Chart(msgspec.Struct, frozen=True):
     """All of one picture."""
 
-    bars: list[Bar]
+    series: list[tuple[str, str]]
+    """Name and title, the lowest piece first."""
+    columns: list[Column]
     ticks: list[Tick]
     rows: list[tuple[str, list[str]]]
-    """The same as a table: day, and a value per series."""
-    total: int
-    """All days together."""
+    """The same as a table: hour or day, and a value per series."""
+    summary: str
+    """In a sentence, for who cannot see it."""
+    lines: list[Line] = []
+    dots: list[Dot] = []
+    is_empty: bool = False
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
-    plot_width: int = PLOT_WIDTH
     plot_height: int = PLOT_HEIGHT
     top: int = TOP
-    base: int = TOP + PLOT_HEIGHT
     right: int = LEFT + PLOT_WIDTH
 
 
 def stacked(
-    days: Sequence[date],
-    values: Mapping[date, Mapping[str, int]],
+    starts: Sequence[datetime],
+    values: Values,
     series: Mapping[str, str],
     show: Callable[[int], str],
     show_tick: Callable[[int], str] | None = None,
 ) -> Chart:
-    """One bar a day.
+    """One bar an hour or a day.
 
     Args:
-        days: every day of the axis; those without values are empty columns.
-        values: by day and series; a negative value (a reversal) is drawn as nothing and told in full.
+        starts: all of the axis; those without values are empty columns.
+        values: integers; a negative value (a reversal) is drawn as nothing and told in full.
         series: title by name, the lowest piece first.
         show: a value in words, for titles and the table; ``show_tick`` the same for the axis.
     """
-    totals = {day: sum(max(values.get(day, {}).get(name, 0), 0) for name in series) for day in days}
-    largest = max(totals.values(), default=0)
+    told = [{name: int(values.get(start, {}).get(name) or 0) for name in series} for start in starts]
+    largest = max((sum(max(value, 0) for value in parts.values()) for parts in told), default=0)
     step, count = nice_scale(largest)
-    full = step * count
-    column = PLOT_WIDTH / max(len(days), 1)
-    bars, rows = [], []
-    for number, day in enumerate(days):
-        parts = {name: values.get(day, {}).get(name, 0) for name in series}
-        x = LEFT + number * column
+    columns, rows = [], []
+    for place, parts in zip(_places(starts), told, strict=True):
         top = float(TOP + PLOT_HEIGHT)
         pieces = []
         for name, value in parts.items():
-            height = max(value, 0) * PLOT_HEIGHT / full
+            height = max(value, 0) * PLOT_HEIGHT / (step * count)
             top -= height
             if height:
                 pieces.append(Piece(name, _number(top), _number(height)))
         words = [f"{title} {show(parts[name])}" for name, title in series.items() if len(series) > 1]
-        title = "\n".join([f"{day:%a, %d %b %Y}: {show(sum(parts.values()))}", *words])
-        # Weekly, counted from the newest day, which is the one people look for.
-        label = f"{day:%d %b}".lstrip("0") if (len(days) - 1 - number) % 7 == 0 else ""
-        bars.append(
-            Bar(
-                x=_number(x + column * GAP / 2),
-                width=_number(column * (1 - GAP)),
-                column_x=_number(x),
-                column_width=_number(column),
-                pieces=pieces,
-                title=title,
-                label=label,
-                label_x=_number(x + column / 2),
-            )
-        )
-        rows.append((f"{day:%Y-%m-%d}", [show(parts[name]) for name in series]))
-    ticks = [
-        Tick(_number(TOP + PLOT_HEIGHT - PLOT_HEIGHT * number / count), (show_tick or show)(step * number))
-        # Without any bar the least unit would be shown, in all its digits.
-        for number in range(count + 1 if largest > 0 else 1)
-    ]
-    total = sum(sum(values.get(day, {}).get(name, 0) for name in series) for day in days)
-    return Chart(bars, ticks, rows, total)
+        title = "\n".join([f"{place.spoken}: {show(sum(parts.values()))}", *words])
+        columns.append(place.column(pieces, title))
+        rows.append((place.name, [show(parts[name]) for name in series]))
+    total = sum(sum(parts.values()) for parts in told)
+    return Chart(
+        series=list(series.items()),
+        columns=columns,
+        ticks=_ticks(step, count, largest, show_tick or show),
+        rows=rows,
+        summary=f"{show(total)} in all, at most {show(largest)} at once." if largest else "Nothing in this time.",
+        is_empty=not any(any(parts.values()) for parts in told),
+    )
+
+
+def lines(starts: Sequence[datetime], values: Values, series: Mapping[str, str], show: Callable[[float], str]) -> Chart:
+    """A line a series; where there is no value, there is a gap."""
+    told = [{name: values.get(start, {}).get(name) for name in series} for start in starts]
+    known = [value for parts in told for value in parts.values() if value is not None]
+    largest = math.ceil(max(known, default=0))
+    step, count = nice_scale(largest)
+    places = _places(starts)
+    drawn: list[Line] = []
+    dots: list[Dot] = []
+    for name in series:
+        points = [
+            (place.middle, None if value is None else _number(TOP + PLOT_HEIGHT * (1 - value / (step * count))))
+            for place, value in zip(places, [parts[name] for parts in told], strict=True)
+        ]
+        for is_known, run in groupby(points, key=lambda point: point[1] is not None):
+            found = [f"{x},{y}" for x, y in run]
+            if is_known and len(found) == 1:
+                dots.append(Dot(name, *found[0].split(",")))
+            elif is_known:
+                drawn.append(Line(name, " ".join(found)))
+    columns, rows = [], []
+    for place, parts in zip(places, told, strict=True):
+        spoken = {name: "–" if value is None else show(value) for name, value in parts.items()}
+        words = [f"{title} {spoken[name]}" for name, title in series.items()]
+        columns.append(place.column([], "\n".join([place.spoken, *words])))
+        rows.append((place.name, list(spoken.values())))
+    return Chart(
+        series=list(series.items()),
+        columns=columns,
+        ticks=_ticks(step, count, largest, show),
+        rows=rows,
+        summary=f"Between {show(min(known))} and {show(max(known))}." if known else "Nothing in this time.",
+        lines=drawn,
+        dots=dots,
+        is_empty=not known,
+    )
 
 
 def nice_scale(largest: int) -> tuple[int, int]:
@@ -130,6 +176,60 @@ def nice_scale(largest: int) -> tuple[int, int]:
         if count <= 5:
             break
     return step, count
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where an hour or a day stands, and what it is called."""
+
+    x: float
+    width: float
+    name: str
+    spoken: str
+    label: str
+
+    @property
+    def middle(self) -> str:
+        return _number(self.x + self.width / 2)
+
+    def column(self, pieces: list[Piece], title: str) -> Column:
+        return Column(
+            x=_number(self.x + self.width * GAP / 2),
+            width=_number(self.width * (1 - GAP)),
+            column_x=_number(self.x),
+            column_width=_number(self.width),
+            pieces=pieces,
+            title=title,
+            label=self.label,
+            label_x=self.middle,
+        )
+
+
+def _places(starts: Sequence[datetime]) -> list[_Place]:
+    width = PLOT_WIDTH / max(len(starts), 1)
+    is_hourly = len(starts) > 1 and starts[1] - starts[0] < timedelta(days=1)
+    between = max(-(-len(starts) // MOST_LABELS), 1)
+    places = []
+    for number, start in enumerate(starts):
+        day = f"{start.day} {start:%b}"
+        # Counted from the newest, which is the one people look for.
+        is_labelled = (len(starts) - 1 - number) % between == 0
+        label = f"{start:%H:%M}" if is_hourly else day
+        places.append(
+            _Place(
+                x=LEFT + number * width,
+                width=width,
+                name=f"{start:%Y-%m-%d %H:%M}" if is_hourly else f"{start:%Y-%m-%d}",
+                spoken=f"{start:%a}, {day}, {start:%H:%M}" if is_hourly else f"{start:%a}, {day} {start:%Y}",
+                label=label if is_labelled else "",
+            )
+        )
+    return places
+
+
+def _ticks(step: int, count: int, largest: int, show: Callable[[int], str]) -> list[Tick]:
+    # Without any value the least unit would be shown, in all its digits.
+    numbers = range(count + 1 if largest > 0 else 1)
+    return [Tick(_number(TOP + PLOT_HEIGHT - PLOT_HEIGHT * number / count), show(step * number)) for number in numbers]
 
 
 def _number(value: float) -> str:

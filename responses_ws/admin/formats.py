@@ -26,6 +26,12 @@ def short_dollars(nano: int) -> str:
     return dollars(_rounded(nano, 10 ** max(len(str(abs(nano))) - 4, 0)))
 
 
+def short_money(nano: int, currency: str) -> str:
+    """The same in any currency: ``$12.30``, ``12.30 EUR``."""
+    words = short_dollars(nano)
+    return words if currency == "USD" else f"{words.replace('$', '')} {currency}"
+
+
 def thousands(number: int | None) -> str:
     """An integer with separators; a dash for none."""
     return "–" if number is None else f"{number:,}"

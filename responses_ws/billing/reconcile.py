@@ -16,6 +16,7 @@ from responses_ws.models import (
     Journal,
     Organization,
     Posting,
+    Reconciliation,
     UsageRecord,
     UsageRollup,
 )
@@ -26,6 +27,10 @@ from .money import nano_per_cent
 
 PATIENCE = timedelta(minutes=5)
 """How long a record may wait for its entry: the sweep comes every 5 seconds, after an outage within a minute."""
+
+
+TOLD = 20
+"""How many differences are kept in words: who finds more runs the command."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -48,6 +53,14 @@ def reconcile(now: datetime | None = None) -> list[Difference]:
     of_invoices = (_wrong_invoices, _missing_numbers)
     looks = (*of_records, *of_ledger, *of_credit, *of_invoices, _wrong_rollups)
     return [*_late(now), *_uninvoiced(now), *(difference for look in looks for difference in look())]
+
+
+def note(started_at: datetime, differences: list[Difference]) -> Reconciliation:
+    """Keep what came of it, for the dashboard."""
+    told = "\n".join(str(difference) for difference in differences[:TOLD])
+    noted = Reconciliation.objects.create(started_at=started_at, differences=len(differences), told=told)
+    Reconciliation.objects.outdated().delete()
+    return noted
 
 
 def _late(now: datetime) -> Iterator[Difference]:

@@ -11,6 +11,7 @@ from .invoices import Invoice, InvoiceLine, InvoiceSeries
 from .ledger import Account, Journal, Posting, RatedLine
 from .prices import Component, Price
 from .prompts import PromptTemplate, PromptVersion
+from .reconciliations import Reconciliation
 from .responses import Chain, IdempotencyKey, ResponseEvents, StoredItem, StoredResponse
 from .rollups import EndingRollup, UsageRollup
 from .safety import Flag, SafetyRule
@@ -49,6 +50,7 @@ __all__ = [
     "PromptTemplate",
     "PromptVersion",
     "RatedLine",
+    "Reconciliation",
     "ResponseEvents",
     "SafetyRule",
     "StoredItem",

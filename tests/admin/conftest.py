@@ -8,7 +8,16 @@ from django.test import Client
 from django.utils import timezone
 
 from responses_ws.billing import credits, invoices, ledger
-from responses_ws.models import Flag, Journal, PromptTemplate, PromptVersion, SafetyRule, UsageRecord, WebSocketShare
+from responses_ws.models import (
+    Flag,
+    Journal,
+    PromptTemplate,
+    PromptVersion,
+    Reconciliation,
+    SafetyRule,
+    UsageRecord,
+    WebSocketShare,
+)
 from responses_ws.stores import conversations, rows
 from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
 
@@ -71,6 +80,7 @@ def filled(db):
     WebSocketShare.objects.create(project=project, percent=10)
     credits.grant(project.organization, 5, kind="paid", note="welcome")
     invoices.draft(project.organization, *invoices.month_of(now))
+    Reconciliation.objects.create(started_at=now, ended_at=now, differences=0)
     return project
 
 

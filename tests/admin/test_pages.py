@@ -41,12 +41,13 @@ LISTED = [
     "project",
     "prompttemplate",
     "promptversion",
+    "reconciliation",
     "safetyrule",
     "storedresponse",
     "usagerecord",
     "websocketshare",
 ]
-READ_ONLY = ["account", "conversation", "flag", "invoice", "journal", "storedresponse", "usagerecord"]
+READ_ONLY = ["account", "conversation", "flag", "invoice", "journal", "reconciliation", "storedresponse", "usagerecord"]
 NEVER_REGISTERED = {
     "controlmessage",
     "chain",

@@ -17,7 +17,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from responses_ws.management.groups import GROUPS
-from responses_ws.models import Flag, Invoice
+from responses_ws.models import Flag, Invoice, UsageRecord
 
 from .conftest import SCRIPT
 from .test_pages import LISTED, READ_ONLY
@@ -32,6 +32,7 @@ PAGES = {
     "responses_ws_playground_changelist": {"use_playground"},
     "responses_ws_playground_price": {"use_playground"},
     "responses_ws_invoice_document": {"view_invoice"},
+    "responses_ws_dashboard_response": {"view_usagerecord"},
 }
 """Pages of our own, by the name of their URL: each of these permissions opens them."""
 
@@ -89,6 +90,8 @@ def path_of(name: str) -> str:
         return reverse(f"admin:{name}", args=(Invoice.objects.first().pk,))
     if name == "responses_ws_invoice_document":
         return reverse(f"admin:{name}", args=(Invoice.objects.first().pk, "html"))
+    if name == "responses_ws_dashboard_response":
+        return reverse(f"admin:{name}", args=(UsageRecord.objects.first().response_id,))
     model, kind = name.removeprefix("responses_ws_").rsplit("_", 1)
     if kind in ("changelist", "add") or model == "playground":
         return reverse(f"admin:{name}")

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError, call_command
 
 from responses_ws.conf import app_settings
-from responses_ws.management import demo
+from responses_ws.management import demo, seeding
 from responses_ws.management.asgi import asgi_path
 from responses_ws.management.celery_threads import CeleryThreads
 from responses_ws.models.accounts import generate_key
@@ -56,6 +56,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--seed", action="store_true", help="Put two months of invented usage into the office.")
         parser.add_argument("--api-key", help="Use this key instead of a generated one, which is kept in var/demo.key.")
         parser.add_argument(
             "--engine-url",
@@ -106,6 +107,8 @@ class Command(BaseCommand):
         password = demo.kept_secret(var / "demo.admin", demo.generate_password)
         demo.ensure_admin(password)
         demo.ensure_prices(models)
+        if options["seed"]:
+            seeding.seed()
         notes = []
         if unavailable:
             notes.append(

@@ -4,8 +4,9 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand
+from django.utils import timezone
 
-from responses_ws.billing.reconcile import reconcile
+from responses_ws.billing.reconcile import note, reconcile
 from responses_ws.models import Journal, UsageRecord
 
 
@@ -15,7 +16,9 @@ class Command(BaseCommand):
     help = "Check that usage records, ledger entries and account balances agree."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        differences = reconcile()
+        started_at = timezone.now()
+        differences = reconcile(started_at)
+        note(started_at, differences)
         for difference in differences:
             self.stdout.write(str(difference))
         waiting = UsageRecord.objects.unbilled().count()

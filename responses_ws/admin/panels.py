@@ -1,0 +1,354 @@
+"""The parts of the dashboard, each from what it asks of the tables to the words that are shown."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from django.contrib import admin
+from django.db.models import Q
+from django.urls import reverse
+
+from responses_ws.billing.budgets import rule_of, spent_nano
+from responses_ws.models import Budget, Flag, Reconciliation, UsageRecord, UsageRollup
+from responses_ws.models.rollups import Times
+
+from .formats import age, milliseconds, percent, short_count, short_money, shortened, thousands
+from .host import Host
+from .scope import Scope
+
+TOP = 8
+NEWEST = 10
+MOST_BUDGETS = 50
+"""How many are looked at, the newest."""
+NEAR = 80
+"""Percent of a limit from which on a budget is shown."""
+LATE = timedelta(minutes=1)
+"""When waiting records turn red: the sweep comes every 5 seconds."""
+UNCHECKED = timedelta(hours=26)
+"""When the books have been looked at too long ago: it is done every night."""
+PHASES = {
+    "checks": "Checks",
+    "render": "Render",
+    "first_token": "First token",
+    "rest": "The rest of the answer",
+    "settle": "Settle",
+}
+
+
+class Card(msgspec.Struct, frozen=True):
+    """One figure, and what belongs to it in small."""
+
+    title: str
+    value: str
+    note: str = ""
+    is_alarming: bool = False
+    url: str = ""
+
+
+class NearLimit(msgspec.Struct, frozen=True):
+    """A budget that is nearly used up; ``width`` of its bar in percent."""
+
+    name: str
+    url: str
+    spent: str
+    limit: str
+    percent: str
+    width: str
+    is_over: bool
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of a ranking; ``share`` is its part of the largest, in percent, for the bar behind it."""
+
+    name: str
+    note: str
+    url: str
+    responses: str
+    tokens: str
+    spend: str
+    share: str
+
+
+class Ranking(msgspec.Struct, frozen=True):
+    title: str
+    column: str
+    rows: list[Row]
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way to ask for a turn; times are ``p50, p95``."""
+
+    name: str
+    turns: str
+    share: str
+    first_token: str
+    duration: str
+    failed: str
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """A part of a turn's time: where its bar begins and how long it is, in percent."""
+
+    name: str
+    title: str
+    mean: str
+    share: str
+    x: str
+    width: str
+
+
+def money_cards(scope: Scope, totals: Mapping[str, int], now: datetime) -> list[Card]:
+    """What was earned and used."""
+
+    def money(nano: int) -> str:
+        return short_money(nano, scope.currency)
+
+    month = scope.of(UsageRollup.objects.days()).month_against_last(now)
+    responses, failures = totals["responses"], totals["failures"]
+    return [
+        Card("Spend this month", money(month["this"]), _against(month, money)),
+        Card(f"Spend, {_lower(scope)}", money(totals["amount_nano"]), f"{money(month['last'])} in all of last month"),
+        Card(f"Responses, {_lower(scope)}", short_count(responses), f"{short_count(totals['tokens'])} tokens"),
+        Card(
+            "Error rate",
+            percent(failures, responses),
+            f"{thousands(failures)} of {thousands(responses)} failed",
+            is_alarming=failures * 20 > responses,
+        ),
+    ]
+
+
+def load_cards(scope: Scope, times: Times, of_host: Host, now: datetime) -> list[Card]:
+    """What goes on now, how fast, and whether the books follow."""
+    generating = scope.records(UsageRecord.objects.in_progress()).count()
+    where = "this process" if of_host.processes == 1 else f"{of_host.processes} processes of this host"
+    rate = times.tokens_per_second
+    return [
+        Card(
+            "Generating now",
+            thousands(generating),
+            f"{thousands(of_host.sockets)} sockets, {thousands(of_host.lanes)} lanes in {where}",
+        ),
+        Card("First token", milliseconds(times.first_token_p50), f"p50; p95 {milliseconds(times.first_token_p95)}"),
+        Card("Tokens per second", "–" if rate is None else f"{rate:,.1f}", "of one response, while it comes"),
+        unbilled_card(now),
+        books_card(now),
+    ]
+
+
+def unbilled_card(now: datetime) -> Card:
+    count, oldest = UsageRecord.objects.unbilled().backlog()
+    url = reverse("admin:responses_ws_usagerecord_changelist") + "?billed_at__isempty=1"
+    if oldest is None:
+        return Card("Unbilled", thousands(count), "billing keeps up")
+    is_late = now - oldest > LATE
+    return Card("Unbilled", thousands(count), f"the oldest for {age(now - oldest)}", is_alarming=is_late, url=url)
+
+
+def books_card(now: datetime) -> Card:
+    newest = Reconciliation.objects.newest()
+    if newest is None:
+        return Card("Books", "–", "never compared: is beat running?")
+    when = f"compared {age(now - newest.ended_at)} ago"
+    if newest.differences:
+        return Card("Books", f"{thousands(newest.differences)} wrong", when, is_alarming=True)
+    return Card("Books", "Agree", when, is_alarming=now - newest.ended_at > UNCHECKED)
+
+
+def rankings(scope: Scope, rows: Any) -> list[Ranking]:
+    """Who spends most: what is one step down from here, and models."""
+    found = []
+    if scope.organization is None:
+        ranked = [
+            (row["organization_name"] or "deleted", "", scope.url(organization=row["organization_id"]), row)
+            for row in rows.by_organization(TOP)
+        ]
+        found.append(_ranking("Organisations", "Organisation", ranked, scope))
+    if scope.project is None:
+        ranked = [
+            (
+                row["project_name"] or "deleted",
+                row["organization_name"] if scope.organization is None else "",
+                scope.url(project=row["project_id"]),
+                row,
+            )
+            for row in rows.by_project(TOP)
+        ]
+        found.append(_ranking("Projects", "Project", ranked, scope))
+    if scope.api_key is None and not scope.is_keyless:
+        ranked = [
+            (
+                row["key_name"] or "no key",
+                row["project_name"] if scope.project is None else "",
+                scope.url(key=row["api_key_id"])
+                if row["api_key_id"]
+                else scope.url(project=row["project_id"], key="none"),
+                row,
+            )
+            for row in rows.by_key(TOP)
+        ]
+        found.append(_ranking("API keys", "Key", ranked, scope))
+    ranked = [(row["model"], "", scope.url(model=row["model"]), row) for row in rows.by_model()[:TOP]]
+    return [*found, _ranking("Models", "Model", ranked, scope)]
+
+
+def _ranking(title: str, column: str, ranked: list[tuple[str, str, str, Any]], scope: Scope) -> Ranking:
+    # Where nothing costs anything, tokens tell who is large.
+    measure = "amount_nano" if any(row["amount_nano"] > 0 for *_words, row in ranked) else "tokens"
+    largest = max((row[measure] for *_words, row in ranked), default=0)
+    return Ranking(
+        title,
+        column,
+        [
+            Row(
+                name=name,
+                note=note,
+                url=url,
+                responses=thousands(row["responses"]),
+                tokens=short_count(row["tokens"]),
+                spend=short_money(row["amount_nano"], scope.currency),
+                share=f"{max(100 * row[measure] / largest, 0):.2f}" if largest > 0 else "0",
+            )
+            for name, note, url, row in ranked
+        ],
+    )
+
+
+def ways(rows: Any) -> list[Way]:
+    """WebSocket mode beside HTTP."""
+    found = rows.by_transport()
+    total = sum(row["responses"] for row in found)
+    titles = dict(UsageRecord.Transport.choices)
+    return [
+        Way(
+            name=str(titles.get(row["transport"], row["transport"])),
+            turns=thousands(row["responses"]),
+            share=percent(row["responses"], total),
+            first_token=_pair(row["times"].first_token_p50, row["times"].first_token_p95),
+            duration=_pair(row["times"].duration_p50, row["times"].duration_p95),
+            failed=percent(row["failures"], row["responses"]),
+        )
+        for row in found
+    ]
+
+
+def phases(times: Times, settle_ms: float | None) -> list[Phase]:
+    """Where a turn's time goes, on average; what settling takes is known of this host only."""
+    parts = dict(times.parts)
+    if not parts:
+        return []
+    if settle_ms is not None:
+        parts["settle"] = settle_ms
+    total = sum(parts.values()) or 1
+    found, x = [], 0.0
+    for name, mean in parts.items():
+        width = 100 * mean / total
+        found.append(Phase(name, PHASES[name], _short_time(mean), f"{width:.1f}%", f"{x:.3f}", f"{width:.3f}"))
+        x += width
+    return found
+
+
+def reasons(scope: Scope, endings: Any) -> list[tuple[str, str, str, str]]:
+    """Failures by their code: code, status, how many, and the URL of the records."""
+    rows = list(endings.by_reason()[:TOP])
+    path = reverse("admin:responses_ws_usagerecord_changelist")
+    owner = {
+        "api_key__id__exact": scope.api_key and scope.api_key.pk,
+        "project__id__exact": scope.project and scope.project.pk,
+        "project__organization__id__exact": scope.organization and scope.organization.pk,
+        "model": scope.model,
+    }
+    since = {"started_at__gte": scope.period.start.isoformat(), "started_at__lt": scope.period.end.isoformat()}
+    # The narrowest owner says it all.
+    named = dict([(name, value) for name, value in owner.items() if value and name != "model"][:1])
+    model = {"model": scope.model} if scope.model else {}
+    return [
+        (
+            row["reason"] or "not said",
+            row["status"],
+            thousands(row["responses"]),
+            f"{path}?"
+            + urlencode({"status__exact": row["status"], "reason": row["reason"], **named, **model, **since}),
+        )
+        for row in rows
+    ]
+
+
+def flags(scope: Scope) -> Card:
+    """What classifiers have found and nobody has looked at."""
+    found = Flag.objects.open()
+    if scope.project is not None:
+        found = found.filter(project=scope.project)
+    elif scope.organization is not None:
+        found = found.filter(project__organization=scope.organization)
+    count = found.count()
+    url = reverse("admin:responses_ws_flag_changelist") + "?state__exact=open"
+    return Card("Flagged turns", thousands(count), "wait for review" if count else "nothing waits", url=url)
+
+
+def newest(scope: Scope) -> list[dict[str, Any]]:
+    """The newest responses of a project or a key; of all, nobody would find theirs."""
+    if scope.project is None:
+        return []
+    rows = scope.records(UsageRecord.objects.between(scope.period.start, scope.period.end)).order_by("-started_at")
+    return [
+        {
+            "id": shortened(record.response_id),
+            "url": reverse("admin:responses_ws_dashboard_response", args=(record.response_id,)),
+            "model": record.model,
+            "status": record.get_status_display(),
+            "is_failed": record.status in (UsageRecord.Status.FAILED, UsageRecord.Status.ABANDONED),
+            "tokens": thousands(record.input_tokens + record.output_tokens),
+            "first_token": milliseconds(record.first_token_ms),
+            "duration": milliseconds(record.duration_ms),
+            "started_at": record.started_at,
+        }
+        for record in rows[:NEWEST]
+    ]
+
+
+def budgets(scope: Scope, now: datetime) -> list[NearLimit]:
+    """Budgets of which four fifths are billed in their window, the fullest first."""
+    found = Budget.objects.filter(is_active=True).select_related("organization", "project", "api_key").order_by("-pk")
+    if scope.organization is not None:
+        found = found.filter(organization=scope.organization)
+    if scope.project is not None:
+        found = found.filter(Q(project=scope.project) | Q(project=None, api_key=None))
+    shares = [(row, spent_nano(rule_of(row).at(now))) for row in found[:MOST_BUDGETS]]
+    near = [(row, spent) for row, spent in shares if spent * 100 >= row.limit_nano * NEAR]
+    near.sort(key=lambda pair: pair[1] / pair[0].limit_nano, reverse=True)
+    return [
+        NearLimit(
+            name=str(row),
+            url=reverse("admin:responses_ws_budget_change", args=(row.pk,)) if admin.site.is_registered(Budget) else "",
+            spent=short_money(spent, row.organization.currency),
+            limit=short_money(row.limit_nano, row.organization.currency),
+            percent=f"{100 * spent // row.limit_nano}%",
+            width=f"{min(100 * spent / row.limit_nano, 100):.2f}",
+            is_over=spent >= row.limit_nano,
+        )
+        for row, spent in near[:TOP]
+    ]
+
+
+def _against(month: Mapping[str, int], money: Callable[[int], str]) -> str:
+    last = month["last_by_now"]
+    if last <= 0:
+        return "nothing by this day of last month"
+    change = 100 * (month["this"] - last) / last
+    return f"{change:+,.0f}% against {money(last)} by this day of last month"
+
+
+def _lower(scope: Scope) -> str:
+    title = scope.period.title
+    return title[0].lower() + title[1:]
+
+
+def _short_time(ms: float) -> str:
+    return f"{ms:.1f} ms" if ms < 100 else milliseconds(ms)
+
+
+def _pair(half: float | None, most: float | None) -> str:
+    return "–" if half is None else f"{milliseconds(half)}, {milliseconds(most)}"
