@@ -11,7 +11,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup run test test-django5 test-django6 test-browser lint stack bench chaos vllm families clean
+.PHONY: help setup run test test-django5 test-django6 test-browser pictures lint stack bench chaos vllm families clean
 
 help: ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
@@ -62,6 +62,11 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 # One process: it has one browser, and each file its server.
 test-browser: $(VENV)/.tests ## open the pages in a real browser; skipped where there is none [CHROMIUM=/path] [ARGS=…]
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
+
+# Pillow makes the files small.
+pictures: $(VENV)/.tests ## take the pictures of the documentation anew [ARGS="playground …"]
+	@$(PY) $(PIP) install pillow
+	$(PY) -m tests.browser.pictures $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, import-linter
 	$(VENV)/bin/ruff check .

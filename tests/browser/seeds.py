@@ -15,3 +15,12 @@ def playground() -> dict[str, Any]:
     for component, nano in ((Component.INPUT, 100_000_000), (Component.OUTPUT, 400_000_000)):
         Price.objects.create(model="scripted", component=component, nano_per_million=nano)
     return {"key": ApiKey.objects.create_with_secret(project=project, name="pasted").secret}
+
+
+def pictures() -> None:
+    """What the pictures of the documentation show."""
+    from responses_ws.models import Component, Organization, Price, Project
+
+    Project.objects.create(organization=Organization.objects.create(name="Acme"), name="Agents")
+    for component, nano in ((Component.INPUT, 100_000_000), (Component.OUTPUT, 400_000_000)):
+        Price.objects.create(model="scripted", component=component, nano_per_million=nano)

@@ -1,5 +1,6 @@
 """The playground, as somebody uses it: over each door, with the keyboard, and with words that mean no good."""
 
+import base64
 import json
 
 import pytest
@@ -12,6 +13,9 @@ from .looks import barriers, overflow
 SITE = {"environment": {"PLAYGROUND": "1"}}
 SEED = "tests.browser.seeds.playground"
 PEOPLE = {"player": ["use_playground"], "stranger": ["view_usagerecord"]}
+DOT = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
 PATH = "/admin/responses_ws/playground/"
 
 
@@ -69,6 +73,18 @@ async def test_a_human_plays_the_tool_and_the_chain_goes_on_with_what_is_new(new
     requests = [line["event"] for line in await sent(page) if line["direction"] == "out"]
     assert [item["type"] for item in requests[1]["input"]] == ["function_call_output"]
     assert requests[1]["previous_response_id"].startswith("resp_")
+
+
+async def test_a_picture_goes_with_the_words(new_context):
+    page = await enter(new_context)
+    await page.set_input_files("#picture", files=[{"name": "dot.png", "mimeType": "image/png", "buffer": DOT}])
+    await page.wait_for_selector("#pictures img")
+
+    await ask(page, "What is this?")
+
+    (request,) = [line["event"] for line in await sent(page) if line["direction"] == "out"]
+    assert [part["type"] for part in request["input"][0]["content"]] == ["input_text", "input_image"]
+    assert await page.locator(".said img").count() == 1
 
 
 async def test_one_long_response_takes_the_result_within_it(new_context):

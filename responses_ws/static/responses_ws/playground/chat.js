@@ -54,7 +54,7 @@ export class TurnView {
       turn.resent ? `${plural(turn.resent, "token")} sent again` : turn.parent && turn.isWhole ? "nothing sent again" : "",
       turn.price ? money(turn.price) : "",
     ];
-    foot.replaceChildren(...figures.filter(Boolean).map((text) => make("span", {}, text)), ...this.#buttons());
+    foot.replaceChildren(...figures.filter(Boolean).map((text) => make("span", {}, text)), make("span", { class: "actions" }, this.#buttons()));
     if (turn.status === "incomplete") foot.prepend(make("span", { class: "mark" }, `incomplete: ${turn.response?.incomplete_details?.reason ?? ""}`));
     this.#askOpen();
   }

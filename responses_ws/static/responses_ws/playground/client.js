@@ -41,7 +41,8 @@ export class Exchange {
   get rate() {
     const tokens = this.usage?.output_tokens;
     const seconds = (this.lastAt - this.firstAt) / 1000;
-    return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : undefined;
+    // Of what comes at once nothing can be said.
+    return tokens > 1 && seconds > 0.05 ? (tokens - 1) / seconds : undefined;
   }
 
   #record(direction, text, body, at) {

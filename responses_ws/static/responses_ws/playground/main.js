@@ -230,6 +230,8 @@ function view(name) {
   document.body.dataset.view = name;
   byId("chat-view").hidden = name !== "chat";
   byId("race-view").hidden = name !== "race";
+  document.querySelector("[data-show=chat]").textContent = name === "race" ? "Side by side" : "Chat";
+  look("chat");
   for (const tab of document.querySelectorAll("[data-view-of]")) tab.setAttribute("aria-pressed", tab.dataset.viewOf === name);
 }
 
@@ -257,6 +259,8 @@ async function models() {
 }
 
 function suggest() {
+  const names = [...byId("model").options].map((option) => option.value);
+  byId("race-hint").hidden = byId("model").value === "scripted" || !names.includes("scripted");
   const listed = [...PROMPTS, ...(byId("model").value === "scripted" ? SCRIPTED : [])];
   byId("suggestions").replaceChildren(...listed.map(({ words, tools }) => make("button", { type: "button", class: "suggestion", onclick: () => {
     form.useTools(tools);

@@ -4,6 +4,8 @@ import { callsOf, Exchange, post, Socket } from "./client.js";
 import { RACE_TOOLS, toolResult } from "./examples.js";
 import { bodyFor, message, resent, textOf, Turn } from "./turns.js";
 
+// Of an answer, where the form says nothing: models that do not call would talk on.
+const MOST_TOKENS = 64;
 const LANES = [
   { way: "websocket", name: "WebSocket", how: "One kept connection. Each turn sends only what is new." },
   { way: "sse", name: "HTTP, streamed", how: "A request a turn, as SSE. Each one sends the whole history." },
@@ -121,6 +123,7 @@ export class Race {
       await client.socket.open(client.secret);
       signal.addEventListener("abort", () => client.socket.close());
       const settings = { ...this.settings(), tools: RACE_TOOLS, append: false, store: true };
+      settings.most ??= MOST_TOKENS;
       const prompt = settings.model === "scripted" ? `!rounds ${rounds} ${byId("race-prompt").value}` : byId("race-prompt").value;
       for (let round = 1; round <= rounds && !signal.aborted; round += 1) {
         for (const lane of this.lanes) {

@@ -1,0 +1,104 @@
+"""``python -m tests.browser.pictures [NAME…]``: the pictures of the documentation, in docs/images, light and dark.
+
+They are taken of a real server with the scripted model, so times in them differ from run to run; all else is the same.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from PIL import Image
+from playwright.async_api import Browser, Page, async_playwright
+
+from .chromium import FLAGS, found_chromium
+from .looks import shoot
+from .site import Site, prepare, running
+
+IMAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "images"
+COLOURS = 256
+"""Enough for text and lines; a picture is half as large."""
+DESKTOP = {"width": 1440, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+PLAYGROUND = "/admin/responses_ws/playground/"
+
+
+async def open_playground(page: Page) -> None:
+    await page.goto(PLAYGROUND)
+    await page.wait_for_selector("#connection.open")
+
+
+async def say(page: Page, words: str) -> None:
+    turns = await page.locator(".turn").count()
+    await page.fill("#say", words)
+    await page.press("#say", "Enter")
+    await page.locator(".turn").nth(turns).locator(".foot", has_text="$").wait_for()
+
+
+async def playground(page: Page) -> None:
+    """A chain with a function call whose result a human has typed, and its events."""
+    await open_playground(page)
+    await say(page, "!reason 12 !rate 90 Is a **kept connection** worth it?")
+    has_one_column = await page.locator(".columns").is_visible()
+    if has_one_column:
+        await page.click("[data-show=settings]")
+    await page.click("summary:has-text('Function tools')")
+    await page.select_option("#tool-example", "weather")
+    if has_one_column:
+        await page.click("[data-show=chat]")
+    await say(page, "What is the weather in Paris?")
+    await page.fill(".call textarea", '{"sky": "light rain", "celsius": 12}')
+    await page.press(".call textarea", "Enter")
+    await page.locator(".turn").nth(2).locator(".foot", has_text="$").wait_for()
+
+
+async def race(page: Page) -> None:
+    """An agent's loop over the three doors."""
+    await open_playground(page)
+    await page.get_by_role("button", name="Side by side").click()
+    await page.click("#race-start")
+    await page.wait_for_selector("#verdict strong")
+
+
+PICTURES: dict[str, Callable[[Page], Awaitable[None]]] = {"playground": playground, "playground-race": race}
+
+
+def shrink(path: Path) -> int:
+    """Fewer colours; gives the size in bytes."""
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path.stat().st_size
+
+
+async def take(browser: Browser, site: Site, name: str, directory: Path) -> None:
+    """The picture for a desktop and a phone, each in light and dark."""
+    for width, viewport in (("", DESKTOP), ("-phone", PHONE)):
+        for shade in ("", "-dark"):
+            scheme = "dark" if shade else "light"
+            context = await browser.new_context(
+                base_url=site.url, viewport=viewport, color_scheme=scheme, reduced_motion="reduce"
+            )
+            await site.log_in(context)
+            page = await context.new_page()
+            await PICTURES[name](page)
+            path = await shoot(page, directory / f"{name}{width}{shade}.png")
+            print(f"{path.name} {shrink(path):,} bytes")
+            await context.close()
+
+
+async def main(names: list[str], directory: Path = IMAGES) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        prepared = prepare(Path(home) / "prepared")
+        seeded = {"seed": "tests.browser.seeds.pictures", "environment": {"PLAYGROUND": "1"}}
+        with running(prepared, Path(home) / "site", **seeded) as site:
+            async with async_playwright() as playwright:
+                browser = await playwright.chromium.launch(executable_path=found_chromium(), args=list(FLAGS))
+                for name in names or PICTURES:
+                    await take(browser, site, name, directory)
+                await browser.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
