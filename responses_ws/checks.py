@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import importlib.util
 import math
+import string
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -78,7 +79,8 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
-    faults = [redis_faults, limit_faults, engine_faults, model_faults, tool_faults, key_faults, safety_faults]
+    faults = [redis_faults, number_faults, limit_faults, engine_faults, model_faults, tool_faults, key_faults]
+    faults.append(safety_faults)
     return messages + [fault for look in faults for fault in look()]
 
 
@@ -91,6 +93,23 @@ def redis_faults() -> Iterator[CheckMessage]:
         parse_url(url.replace("+cluster", "", 1))
     except ValueError as exc:
         yield fault(f"RESPONSES_WS['REDIS_URL'] is invalid: {exc}")
+
+
+def number_faults() -> Iterator[CheckMessage]:
+    """Numbers of invoices that could not be printed, or not be told apart."""
+    given = given_settings()
+    for name in ("INVOICE_NUMBER", "CREDIT_NOTE_NUMBER"):
+        form = given.get(name)
+        if not isinstance(form, str):
+            continue
+        try:
+            form.format(number=1, organization=1, year=2026)
+            named = {field for _text, field, _spec, _conversion in string.Formatter().parse(form)}
+        except (LookupError, ValueError, AttributeError) as exc:
+            yield fault(f"RESPONSES_WS[{name!r}] is no form of a number: {exc}.", "{number}, {organization}, {year}")
+            continue
+        if not {"number", "organization"} <= named:
+            yield fault(f"RESPONSES_WS[{name!r}] gives several invoices one number.", "{organization} and {number}")
 
 
 def limit_faults() -> Iterator[CheckMessage]:

@@ -114,7 +114,12 @@ def correct(record: UsageRecord, fields: dict[str, Any]) -> None:
 
 
 def reverse(journal: Journal, memo: str, now: datetime | None = None) -> Journal:
-    """Undo an entry by adding its opposite. A second reversal of the same entry is an IntegrityError."""
+    """Undo an entry of usage by adding its opposite. A second reversal of the same entry is an IntegrityError.
+
+    Raises ValueError: it is about something else. Invoices are voided or credited, and grants expire.
+    """
+    if journal.usage_id is None:
+        raise ValueError(f"{journal} is not about usage")
     with transaction.atomic(using=router.db_for_write(Journal)):
         reversals = reversals_of([journal], memo, now or timezone.now())
         enter(reversals)

@@ -161,6 +161,14 @@ def test_a_reversal_gives_back_to_the_grants_that_it_came_from():
     ]
 
 
+def test_a_grant_is_not_reversed_as_if_it_were_usage():
+    give(10 * TURN)
+
+    with pytest.raises(ValueError, match="not about usage"):
+        ledger.reverse(Journal.objects.get(), "a mistake")
+    assert left() == [10 * TURN]
+
+
 def test_the_rest_of_what_was_bought_is_earned_when_it_expires():
     give(10 * TURN, expires_at=NOON + timedelta(days=1))
     make_record()

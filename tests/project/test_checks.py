@@ -54,6 +54,8 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
         pytest.param({"STORE_DAYS": "30"}, "E001", "STORE_DAYS", id="wrong type"),
         pytest.param({"REDIS_URL": "127.0.0.1:6379"}, "E001", "'REDIS_URL'] is invalid", id="no URL of a Redis"),
         pytest.param({"REDIS_URL": "redis+cluster://a:b"}, "E001", "'REDIS_URL'] is invalid", id="no port of one"),
+        pytest.param({"INVOICE_NUMBER": "{numbr}"}, "E001", "no form of a number", id="number that is not printed"),
+        pytest.param({"CREDIT_NOTE_NUMBER": "CN-{number}"}, "E001", "one number", id="number of two invoices"),
         pytest.param({"LIMITS": {"max_item": 1}}, "E001", "Did you mean 'max_items'?", id="typo in a limit"),
         pytest.param({"LIMITS": {"queued_turns": "many"}}, "E001", "queued_turns", id="limit of a wrong type"),
         pytest.param({"RATES": {"sockets": 1}}, "E001", "Did you mean 'open_sockets'?", id="rate that is none"),
