@@ -12,7 +12,7 @@ from typing import Any
 from responses_ws.conf import app_settings
 from responses_ws.engines.base import Engine
 from responses_ws.engines.registry import registry
-from responses_ws.runtime import background, dbpool, drain, redis
+from responses_ws.runtime import background, dbpool, drain, live, redis
 from responses_ws.runtime.bus import bus
 from responses_ws.runtime.dispatcher import dispatcher
 from responses_ws.runtime.journal import journal
@@ -55,6 +55,8 @@ async def lifespan(
     if not app_settings.BACKGROUND_RUNNERS:
         runner.take_over(app_settings.limits.background_turns)
     await siblings.join(monitoring.told)
+    await siblings.join(live.told, "live")
+    await siblings.join(live.told_totals, "totals")
     loop_watch.start()
     # Everything imported so far lives as long as the process: no collection need look at it again.
     gc.collect()

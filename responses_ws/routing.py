@@ -1,6 +1,7 @@
 """The WebSocket routes that a host project puts into its ASGI application."""
 
 from channels.routing import URLRouter
+from django.apps import apps
 from django.urls import path, re_path
 
 from responses_ws.transports.consumers import ResponsesConsumer
@@ -9,11 +10,21 @@ from responses_ws.transports.handshake import Handshake, no_such_path
 websocket_urlpatterns = [re_path(r"^(?:codex/)?responses/?$", Handshake(ResponsesConsumer.as_asgi()))]
 """Like the patterns in ``urls``: without a prefix. ``path("v1/", URLRouter(websocket_urlpatterns))`` gives them one."""
 
+office_urlpatterns = []
+"""The admin's live view, wherever the admin is. For the outermost router, without a prefix; `websocket_router` has it
+already. Empty without ``django.contrib.admin``."""
+
+if apps.is_installed("django.contrib.admin"):
+    from responses_ws.transports.live import live_application
+
+    office_urlpatterns = [re_path(r"^(?:.+/)?responses_ws/live/socket/$", live_application)]
+
 
 def websocket_router(*prefixes: str) -> URLRouter:
-    """The routes as an application, under each of these prefixes (``"v1/"``; ``""`` for none); 404 at other paths."""
+    """The routes as an application, under each of these prefixes (``"v1/"``; ``""`` for none), and those of the
+    office; 404 at other paths."""
     routes = [path(prefix, URLRouter(websocket_urlpatterns)) for prefix in prefixes]
-    return URLRouter([*routes, re_path("", no_such_path)])
+    return URLRouter([*office_urlpatterns, *routes, re_path("", no_such_path)])
 
 
 websocket_application = websocket_router("v1/")

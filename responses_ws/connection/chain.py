@@ -97,5 +97,15 @@ class Chains:
             if not response_ids.isdisjoint((link.response_id, link.stored_ancestor)):
                 del self._slots[lane]
 
+    @property
+    def size(self) -> int:
+        """Bytes that they hold, roughly; what forks share is counted for each."""
+        return sum(link.size for link in self._slots.values())
+
+    @property
+    def longest(self) -> int:
+        """Items of the longest context."""
+        return max((len(link.items) for link in self._slots.values()), default=0)
+
     def __len__(self) -> int:
         return len(self._slots)

@@ -80,6 +80,10 @@ class Lanes:
         return not self._running and not self._waiting
 
     @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
     def active(self) -> int:
         return len(self._running)
 

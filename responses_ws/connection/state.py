@@ -142,6 +142,11 @@ class Connection:
         """Names of lanes used so far."""
         return self._lanes.named
 
+    @property
+    def held_bytes(self) -> int:
+        """What it remembers, and what waits for its lane; roughly."""
+        return self.chains.size + self._lanes.waiting_bytes
+
     def _create(self, create: ResponseCreate | InvalidCreate, size: int, now: float) -> list[Command]:
         try:
             self._lanes.add(create, size)

@@ -6,9 +6,11 @@ down. Where the project has a channel layer, whoever tells also nudges the other
 
 import asyncio
 import logging
+import os
+import socket
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +31,7 @@ Handler = Callable[[Mapping[str, Any]], Awaitable[None] | None]
 GROUP = "responses_ws.control"
 # Rows of other transactions become visible in any order. No transaction that tells takes longer than this.
 WINDOW = timedelta(seconds=30)
+SECONDS_TO_SEND = 1.0
 SECONDS_BETWEEN_JOINS = 60.0
 """A channel layer forgets its groups when its Redis is emptied."""
 
@@ -38,6 +41,7 @@ class Bus:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._answers: dict[str, Callable[[], bytes]] = {}
         self._seen: deque[int] = deque(maxlen=10_000)
         self._tasks: list[asyncio.Task[None]] = []
         self._nudged = asyncio.Event()
@@ -45,6 +49,10 @@ class Bus:
     def handle(self, kind: str, handler: Handler) -> None:
         """What to do when a message of this kind is heard; it gets the message's body. Those of this process too."""
         self._handlers[kind] = handler
+
+    def answer(self, what: str, tell: Callable[[], bytes]) -> None:
+        """What to tell a process that asks for it over the channel layer (`ask`)."""
+        self._answers[what] = tell
 
     async def listen(self) -> None:
         """Hear everything that is told from now on. Idempotent; `stop` ends it."""
@@ -116,13 +124,38 @@ class Bus:
                 rejoin_at = loop.time() + SECONDS_BETWEEN_JOINS
                 while loop.time() < rejoin_at and not task.cancelling():
                     async with asyncio.timeout(SECONDS_BETWEEN_JOINS):
-                        await layer.receive(channel)
-                    self._nudged.set()
+                        message = await layer.receive(channel)
+                    if message["type"] == "ask":
+                        await self._reply(layer, message)
+                    else:
+                        self._nudged.set()
             except asyncio.CancelledError:
                 raise
             except Exception:
                 # The table is read all the same.
                 await asyncio.sleep(1.0)
+
+    async def _reply(self, layer: Any, message: Mapping[str, Any]) -> None:
+        tell = self._answers.get(message["what"])
+        if tell is not None and process_name() not in message["but"]:
+            async with asyncio.timeout(SECONDS_TO_SEND):
+                await layer.send(message["reply"], {"type": "reply", "body": tell()})
+
+
+def process_name() -> str:
+    """This one's among those of all hosts."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+async def ask(layer: Any, what: str, reply: str, *, but: Collection[str] = ()) -> None:
+    """Have every process behind the channel layer send what it tells of it to the channel ``reply``, as ``body``.
+    Not those in ``but``, which includes this one.
+
+    Raises whatever a layer raises that cannot be reached.
+    """
+    message = {"type": "ask", "what": what, "reply": reply, "but": [*but, process_name()]}
+    async with asyncio.timeout(SECONDS_TO_SEND):
+        await layer.group_send(GROUP, message)
 
 
 def tell(kind: str, **body: Any) -> None:

@@ -1,13 +1,17 @@
 """The live sockets of this process."""
 
 import random
+from collections.abc import Hashable
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from responses_ws.conf import app_settings
 
 from . import metrics
 from .drain import is_draining
+
+if TYPE_CHECKING:
+    from .live import SeenConnection, SeenTurn
 
 
 class Room(Enum):
@@ -25,6 +29,15 @@ class LiveSocket(Protocol):
 
     project_id: int
     api_key_id: int | None
+    id: str
+    """What its client was told as ``x-request-id``."""
+
+    @property
+    def connection(self) -> Hashable:
+        """What its turns say of whose they are."""
+
+    def seen(self, turns: "list[SeenTurn]") -> "SeenConnection":
+        """For people who watch, with the turns that run on it."""
 
     @property
     def waiting_turns(self) -> int:
@@ -67,6 +80,11 @@ def opened(socket: LiveSocket) -> None:
 
 def closed(socket: LiveSocket) -> None:
     _sockets.discard(socket)
+
+
+def sockets() -> list[LiveSocket]:
+    """The live sockets, in no order."""
+    return list(_sockets)
 
 
 def live_sockets() -> int:
@@ -122,6 +140,14 @@ def close_sockets() -> None:
     """The process ends: tell every socket so. 1012 is what clients take for a reason to connect again."""
     for socket in list(_sockets):
         socket.end(1012, "the server restarts")
+
+
+def close(identity: str) -> None:
+    """Somebody in the office wants this socket gone. By 1012 clients know that they may connect again, and that what
+    was under way has not ended; 1000 and 1001 would look to some like a whole answer."""
+    for socket in list(_sockets):
+        if socket.id == identity:
+            socket.end(1012, "closed by the operator")
 
 
 async def recheck(api_key_id: int) -> None:

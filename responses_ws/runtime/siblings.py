@@ -18,14 +18,15 @@ class Siblings:
 
     def __init__(self) -> None:
         self._directory: Path | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: dict[str, asyncio.Server] = {}
+        """By what they tell."""
 
     def meet_in(self, directory: Path) -> None:
         """This is where all of them are."""
         self._directory = directory
 
-    async def join(self, tell: Callable[[], bytes]) -> None:
-        """Answer from now on, with what ``tell`` gives."""
+    async def join(self, tell: Callable[[], bytes], what: str = "") -> None:
+        """Answer those that want to know ``what`` from now on, with what ``tell`` gives."""
         if self._directory is None:
             return
 
@@ -37,31 +38,31 @@ class Siblings:
                 writer.close()
                 await writer.wait_closed()
 
-        self._server = await asyncio.start_unix_server(answer, self._own)
+        self._servers[what] = await asyncio.start_unix_server(answer, self._own(what))
 
-    async def ask(self) -> list[bytes]:
-        """What the others tell, of those that answer in time."""
+    async def ask(self, what: str = "", *, within: float = SECONDS_TO_ANSWER) -> list[bytes]:
+        """What the others tell of it, those that answer in time."""
         if self._directory is None:
             return []
-        others = [path for path in self._directory.iterdir() if path != self._own]
-        told = await asyncio.gather(*map(_ask, others))
+        own = self._own(what)
+        others = [path for path in self._directory.iterdir() if path != own and path.suffix == own.suffix]
+        told = await asyncio.gather(*(_ask(path, within) for path in others))
         return [answer for answer in told if answer]
 
     def leave(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._own.unlink(missing_ok=True)
-            self._server = None
+        for what, server in self._servers.items():
+            server.close()
+            self._own(what).unlink(missing_ok=True)
+        self._servers = {}
 
-    @property
-    def _own(self) -> Path:
+    def _own(self, what: str) -> Path:
         assert self._directory is not None, "it is not alone"
-        return self._directory / str(os.getpid())
+        return self._directory / f"{os.getpid()}{what and '.'}{what}"
 
 
-async def _ask(path: Path) -> bytes:
+async def _ask(path: Path, within: float) -> bytes:
     try:
-        async with asyncio.timeout(SECONDS_TO_ANSWER):
+        async with asyncio.timeout(within):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
                 return await reader.read(-1)

@@ -10,7 +10,7 @@ from django.db import Error
 
 from responses_ws.protocol.errors import ApiError, Interrupted
 from responses_ws.protocol.request import JsonObject
-from responses_ws.runtime import dbpool
+from responses_ws.runtime import dbpool, live
 from responses_ws.runtime.drain import running_turn
 from responses_ws.stores import events, runs
 from responses_ws.stores.base import StoredChain
@@ -22,6 +22,7 @@ from .mailbox import Mailbox
 from .run import Run
 from .sampling import Sign, Word
 from .turns import conversation_let_go
+from .watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +137,12 @@ class Job:
 
     async def _generate(self) -> None:
         log = self._run.record.events
-        async with aclosing(self._run.generate()) as frames_of_run:
-            async for frames in frames_of_run:
-                self._has_output = self._has_output or events.has_output(frames)
-                if log is not None:
-                    await log.tell(frames)
+        with live.shown(Watched(self._run.asked, self.mailbox, self._run)):
+            async with aclosing(self._run.generate()) as frames_of_run:
+                async for frames in frames_of_run:
+                    self._has_output = self._has_output or events.has_output(frames)
+                    if log is not None:
+                        await log.tell(frames)
 
     def cancel(self) -> None:
         """Its client wants no more of it, or has deleted it."""

@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager, closing
 from responses_ws.connection.state import unheard_steer
 from responses_ws.protocol.errors import ApiError, Interrupted
 from responses_ws.protocol.steering import Steer
-from responses_ws.runtime import metrics, tracing
+from responses_ws.runtime import live, metrics, tracing
 from responses_ws.runtime.drain import running_turn
 
 from .admission import enter
@@ -15,6 +15,7 @@ from .gathering import open_context
 from .mailbox import Mailbox
 from .run import Frames, Run
 from .sampling import Word
+from .watched import Watched
 
 
 async def run_turn(asked: Asked) -> Frames:
@@ -31,13 +32,14 @@ async def run_turn(asked: Asked) -> Frames:
     ticket = asked.ticket = asked.ticket or await enter(asked.principal, transport=asked.transport)
     mailbox = asked.mailbox if asked.mailbox is not None else Mailbox[Word]()
     span = asked.span = tracing.turn(asked.request.model, asked.transport, asked.request.client_metadata)
-    with running_turn(lambda: mailbox.put(Interrupted())), closing(ticket), span:
+    watched = Watched(asked, mailbox)
+    with running_turn(lambda: mailbox.put(Interrupted())), closing(ticket), span, live.shown(watched):
         async with conversation_let_go(asked):
             try:
                 with span.child("load context"):
                     context = await open_context(asked)
                 ticket.reserve(context.estimated_input_tokens())
-                run = Run(context, mailbox)
+                run = watched.run = Run(context, mailbox)
             except ApiError as error:
                 asked.evict_parent()
                 metrics.refused.add((asked.transport, error.code or error.type))
@@ -57,6 +59,7 @@ async def run_turn(asked: Asked) -> Frames:
                     yield run.steers.give_back(error)
                     break
                 run, asked = follower, follower.asked
+                watched.run = run
             unheard = [unheard_steer(word, has_ended=True) for word in mailbox.drain() if isinstance(word, Steer)]
             if unheard:
                 yield unheard

@@ -9,7 +9,7 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.views import APIView
 
 from responses_ws.protocol.errors import ApiError
-from responses_ws.runtime import logs, tracing
+from responses_ws.runtime import live, logs, tracing
 from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.stamps import server_timing, stamps
@@ -45,6 +45,7 @@ class ApiView(APIView):
         began = time.perf_counter()
         request_id = new_id("req")
         logs.about(request_id=request_id)
+        live.user_agent.set(request.headers.get("User-Agent", "")[: live.MOST_AGENT])
         tracing.received(request.headers)
         response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
         phases = response.get("Server-Timing")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from responses_ws.connection.state import Connection
 from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
 from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, Unauthorized, websocket_error
 from responses_ws.runtime import connections
+from responses_ws.runtime.live import MOST_AGENT, SeenConnection, SeenTurn
 from responses_ws.runtime.protocols import TEXTS
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
@@ -50,6 +51,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
 
     project_id: int
     api_key_id: int | None
+    id: str
     _connection: Connection
 
     async def dispatch(self, message: dict[str, Any]) -> None:
@@ -69,6 +71,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         self._headers: dict[str, str] = self.scope["request_headers"]
         self.project_id = self.scope["principal"].project_id
         self.api_key_id = self.scope["principal"].api_key_id
+        self.id = self.scope["connection_id"]
+        self._opened_at = now
         opted_in = _ROLLOUT in self._headers.get("openai-beta", "")
         self._connection = Connection(limits, opened_at=now, may_append=opted_in)
         self._mailboxes: dict[str | None, Mailbox[Word]] = {}
@@ -110,6 +114,27 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
     @property
     def active_turns(self) -> int:
         return self._connection.active_turns
+
+    @property
+    def connection(self) -> Hashable:
+        return id(self._connection.chains)
+
+    def seen(self, turns: list[SeenTurn]) -> SeenConnection:
+        connection = self._connection
+        return SeenConnection(
+            id=self.id,
+            transport="websocket",
+            project_id=self.project_id,
+            api_key_id=self.api_key_id,
+            key=self.scope["principal"].name,
+            agent=self._headers.get("user-agent", "")[:MOST_AGENT],
+            seconds=time.monotonic() - self._opened_at,
+            lanes=connection.lanes,
+            waiting=connection.waiting_turns,
+            held_bytes=connection.held_bytes,
+            items=connection.chains.longest,
+            turns=turns,
+        )
 
     def restart(self, seconds: float) -> None:
         """The process is about to end."""

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from responses_ws.billing import pricebook
-from responses_ws.runtime import connections
+from responses_ws.runtime import connections, live
 from responses_ws.runtime.bus import bus
 from responses_ws.serving import background, budgets, runner
 from responses_ws.stores import runs
@@ -23,6 +23,10 @@ async def listen() -> None:
     bus.handle("key_changed", _key_changed)
     bus.handle("responses_deleted", _responses_deleted)
     bus.handle("response_cancelled", _response_cancelled)
+    bus.handle("turn_cancelled", lambda body: live.cancel(body["response_id"]))
+    bus.handle("socket_closed", lambda body: connections.close(body["connection_id"]))
+    bus.answer("live", live.told)
+    bus.answer("totals", live.told_totals)
     bus.handle(runs.WAITING, lambda _body: runner.nudge())
     bus.handle("budgets_changed", lambda _body: budgets.changed())
     bus.handle("prices_changed", lambda _body: pricebook.forget())

@@ -67,7 +67,12 @@ class Handshake:
             metrics.handshakes_refused.add((error.code or error.type, project))
             await _refuse(error, scope, receive, send, stamps(request_id, began))
             return
-        given = {"principal": principal, "request_headers": headers, "stamps": _encoded(stamps(request_id, began))}
+        given = {
+            "principal": principal,
+            "request_headers": headers,
+            "connection_id": request_id,
+            "stamps": _encoded(stamps(request_id, began)),
+        }
         with closing(ticket), _told():
             await self._app({**scope, **given}, receive, send)
 

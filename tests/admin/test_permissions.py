@@ -33,6 +33,7 @@ PAGES = {
     "responses_ws_playground_price": {"use_playground"},
     "responses_ws_invoice_document": {"view_invoice"},
     "responses_ws_dashboard_response": {"view_usagerecord"},
+    "responses_ws_live_changelist": {"view_usagerecord"},
 }
 """Pages of our own, by the name of their URL: each of these permissions opens them."""
 
@@ -41,6 +42,9 @@ ORDERS = {
     "responses_ws_playground_key": {"use_playground"},
     "responses_ws_playground_revoke": {"use_playground"},
     "responses_ws_invoice_order": {"view_invoice", "settle_invoice"},
+    "responses_ws_live_close": {"close_socket"},
+    "responses_ws_live_cancel": {"close_socket"},
+    "responses_ws_live_revoke": {"revoke_apikey"},
 }
 """What is posted to URLs of our own: it takes all of these permissions."""
 
@@ -93,7 +97,7 @@ def path_of(name: str) -> str:
     if name == "responses_ws_dashboard_response":
         return reverse(f"admin:{name}", args=(UsageRecord.objects.first().response_id,))
     model, kind = name.removeprefix("responses_ws_").rsplit("_", 1)
-    if kind in ("changelist", "add") or model == "playground":
+    if kind in ("changelist", "add") or model in ("live", "playground"):
         return reverse(f"admin:{name}")
     row = our_pages()[model].model.objects.first()
     assert row is not None, f"let conftest.filled make a row of {model}"
