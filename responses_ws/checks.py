@@ -5,7 +5,8 @@ thread · E004 an in-process broker in production · E005 a dotted path that doe
 spans that nobody can make · E007 a journal without a place · W001 tasks that are delivered twice while they run ·
 W002 nothing bills what no kick reached · W003 Celery settings that hold up messages · W004 no ASGI · W005 PostgreSQL
 without a fit pool · W006 no journal · W007 bodies that touch the disk · W008 a model's files that are not there ·
-W009 one Redis for the broker and for chains. E007, W003, W005 and W006 are in `service_checks`.
+W009 one Redis for the broker and for chains · W010 no route to the live view. E007, W003, W005, W006 and W010 are in
+`service_checks`.
 """
 
 import dataclasses

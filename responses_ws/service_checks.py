@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import celery
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
+from django.utils.module_loading import import_string
 
 from .checks import settings_value
 
@@ -111,3 +114,38 @@ def _celery_faults(conf: Any) -> Iterator[tuple[str, str]]:
             "the message of a killed worker waits for longer than ten minutes",
             'CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 300}',
         )
+
+
+@register(deploy=True)
+def check_live_view(**_kwargs: Any) -> list[CheckMessage]:
+    """W010: the live view's page is there, and no route leads to its socket."""
+    path = getattr(settings, "ASGI_APPLICATION", None)
+    if not path or not apps.is_installed("django.contrib.admin"):
+        return []
+    try:
+        routes = [pattern.callback for pattern in import_module("responses_ws.routing").office_urlpatterns]
+        application = import_string(path)
+    except Exception:
+        # Whoever serves it says what is wrong with it.
+        return []
+    by_type = getattr(application, "application_mapping", {})
+    if "websocket" not in by_type or any(route in _behind(by_type["websocket"]) for route in routes):
+        return []
+    return [
+        Warning(
+            f"{path} has no route for the socket of the admin's live view, which stays empty.",
+            hint="Put *office_urlpatterns of responses_ws.routing into your URLRouter, or use websocket_router.",
+            id="responses_ws.W010",
+        )
+    ]
+
+
+def _behind(application: Any) -> list[Any]:
+    """Everything that an ASGI application of Channels routes to, middleware looked through."""
+    found, waiting = [], [application]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += [route.callback for route in getattr(one, "routes", ())]
+        waiting += [inner for name in ("inner", "application") if (inner := getattr(one, name, None)) is not None]
+    return found

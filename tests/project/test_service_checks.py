@@ -5,9 +5,13 @@ from typing import Any
 
 import celery
 import pytest
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.urls import path
 
 from project.celery import app as celery_app
 from responses_ws import service_checks
+from responses_ws.routing import office_urlpatterns, websocket_urlpatterns
 
 from .test_checks import found
 
@@ -77,3 +81,29 @@ def test_celery_as_it_comes_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatc
     assert [name for name, _ in messages] == ["W003"] * 5
     for hint in ("PREFETCH_MULTIPLIER", "TIME_LIMIT", "ACCEPT_CONTENT", "REMOTE_CONTROL", "visibility_timeout"):
         assert any(hint in text for _, text in messages), hint
+
+
+@pytest.mark.parametrize(
+    ("application", "ids"),
+    [
+        pytest.param("project.asgi.application", [], id="the router that we make"),
+        pytest.param(f"{__name__}.with_the_office", [], id="a router of its own that has it"),
+        pytest.param(f"{__name__}.without_the_office", ["W010"], id="a router of its own that has it not"),
+        pytest.param(f"{__name__}.http_only", [], id="no sockets at all"),
+        pytest.param(f"{__name__}.nowhere", [], id="no application"),
+    ],
+)
+def test_a_router_without_the_live_view_is_told(settings: Any, application: str, ids: list[str]) -> None:
+    settings.ASGI_APPLICATION = application
+
+    assert [name for name, _ in found(service_checks.check_live_view())] == ids
+
+
+def _routed(*routes: Any) -> ProtocolTypeRouter:
+    sockets = URLRouter([*routes, path("v1/", URLRouter(websocket_urlpatterns))])
+    return ProtocolTypeRouter({"websocket": AllowedHostsOriginValidator(sockets)})
+
+
+with_the_office = _routed(*office_urlpatterns)
+without_the_office = _routed()
+http_only = ProtocolTypeRouter({"http": object()})
