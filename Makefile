@@ -11,7 +11,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup run test test-django5 test-django6 test-browser pictures lint stack bench chaos vllm families clean
+.PHONY: help setup run test test-django5 test-django6 test-browser pictures lint stack bench chaos mutation vllm families clean
 
 help: ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
@@ -87,6 +87,11 @@ bench: $(VENV)/.tests ## the benchmark table of the README
 chaos: $(VENV)/.tests ## the long campaigns; prints every figure that was measured, beside its target
 	$(PY) $(PIP) install -e '.[chaos]'
 	$(PY) -m pytest -m "chaos or figures" $(ARGS)
+
+mutation: $(VENV)/.tests ## what the tests of money and ownership miss: breaks the code in a thousand places, for an hour or two [ARGS=…]
+	@$(PY) $(PIP) install 'mutmut>=3.8'
+	$(VENV)/bin/mutmut run --max-children $(JOBS) $(ARGS)
+	$(VENV)/bin/mutmut results
 
 vllm: $(VENV)/.tests ## the vLLM adapter against a real one, on the CPU [VLLM_HOME=…, 3.7 GB] [ARGS=--record]
 	@exec $(PY) -m tests.vllm.run $(ARGS)
