@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from responses_ws.billing import ledger
 from responses_ws.billing.reconcile import note, reconcile
-from responses_ws.models import ApiKey, Budget, Component, Organization, Price, Project, UsageRecord
+from responses_ws.models import ApiKey, Budget, Component, Flag, Organization, Price, Project, UsageRecord
 
 DAYS = 62
 PREFIX = "resp_seed_"
@@ -48,6 +48,7 @@ def seed(now: datetime | None = None) -> int:
     UsageRecord.objects.bulk_create(records, batch_size=500)
     ledger.bill_all()
     _budgets()
+    _flags(records)
     started_at = timezone.now()
     note(started_at, reconcile(started_at))
     return len(records)
@@ -75,10 +76,27 @@ def _prices(now: datetime) -> None:
 def _budgets() -> None:
     """One that is nearly used up, and one that is not."""
     northwind = Organization.objects.get(name="Northwind")
-    for project, limit in (("coding agents", 60), ("support chat", 400)):
+    for project, limit in (("coding agents", 27), ("support chat", 400)):
         of_project = Project.objects.get(organization=northwind, name=project)
         Budget.objects.get_or_create(
             organization=northwind, project=of_project, defaults={"limit_nano": limit * 10**9, "is_hard": False}
+        )
+
+
+def _flags(records: list[UsageRecord]) -> None:
+    """A few findings that wait for somebody."""
+    found = (("email_address", "redact"), ("bomb", "refuse"), ("aws_access_key", "redact"))
+    for record, (category, action) in zip(records[-40::12], found, strict=False):
+        Flag.objects.create(
+            project_id=record.project_id,
+            api_key_id=record.api_key_id,
+            response_id=record.response_id,
+            model=record.model,
+            side="input",
+            classifier="rules",
+            category=category,
+            action=action,
+            created_at=record.ended_at,
         )
 
 
@@ -101,7 +119,7 @@ def _record(key: ApiKey, chance: random.Random, started_at: datetime, share: flo
     model = chance.choices(list(MODELS), [often for *_prices, often, _pace in MODELS.values()])[0]
     pace = MODELS[model][-1] * chance.uniform(0.7, 1.2)
     is_socket = chance.random() < share
-    context = int(chance.lognormvariate(10.4 if is_socket else 8.6, 0.7))
+    context = int(chance.lognormvariate(10.4 if is_socket else 9.4, 0.7))
     cached = int(context * chance.uniform(0.7, 0.97)) if is_socket else int(context * chance.uniform(0, 0.4))
     output = int(chance.lognormvariate(6.0, 0.8)) + 1
     reasoning = int(output * chance.uniform(0.3, 0.7)) if model == "reasoner" else 0

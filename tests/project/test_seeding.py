@@ -4,7 +4,7 @@ import pytest
 
 from responses_ws.billing.reconcile import reconcile
 from responses_ws.management import seeding
-from responses_ws.models import Reconciliation, UsageRecord, UsageRollup
+from responses_ws.models import Flag, Reconciliation, UsageRecord, UsageRollup
 from tests.billing.rows import NOON
 
 pytestmark = pytest.mark.django_db
@@ -19,6 +19,7 @@ def test_it_is_billed_as_all_usage_is_and_made_once(monkeypatch):
     assert UsageRollup.objects.days().totals()["responses"] == made
     assert reconcile() == []
     assert Reconciliation.objects.newest().differences == 0
+    assert Flag.objects.open().count() == 3
     assert seeding.seed(NOON) == 0
 
 
