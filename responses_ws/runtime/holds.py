@@ -33,6 +33,8 @@ SECONDS_BELIEVED = 60.0
 """How old a sum may be that nobody has looked at meanwhile: its holds are kept beside it, so it is hardly wrong."""
 _KEPT_SECONDS = 8 * 86_400
 _NAMES_AT_A_LOOK = 5000
+_MAX_ACCOUNTS = 10_000
+"""Days and budgets pass. What is forgotten is read again: what runs here, and from the database what has ended."""
 _TRIES = 4
 _PREFIX = "responses_ws:budgets:1"
 
@@ -246,6 +248,10 @@ class Holds:
         account = self._accounts.get(_key(share))
         if account is None:
             account = self._accounts[_key(share)] = Account()
+            if len(self._accounts) > _MAX_ACCOUNTS:
+                oldest = next(iter(self._accounts))
+                del self._accounts[oldest]
+                self._looked_at.pop(oldest, None)
             # Before anything is read, so that no look misses what runs.
             for hold in [*self.live.values(), *self._untold.values()]:
                 if share in hold.shares:

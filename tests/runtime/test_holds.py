@@ -235,6 +235,22 @@ async def test_who_leaves_at_the_door_holds_nothing(process: Holds) -> None:
         assert await process.standing(share()) == (0, 0), f"after {ticks} ticks"
 
 
+async def test_accounts_that_are_forgotten_are_made_again_with_what_runs(
+    process: Holds, books: Books, settings: Any, monkeypatch: Any
+) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "REDIS_URL": ""}
+    monkeypatch.setattr(holds, "_MAX_ACCOUNTS", 2)
+    running, _ = await take(process, "resp_1", 60)
+    for name in ("b2", "b3", "b4"):
+        await take(process, "resp_2", 1, share(name=name))
+    await background.settle()
+
+    assert len(process._accounts) == 2
+    assert (await take(process, "resp_3", 41))[1] is not None
+    assert (await take(process, "resp_3", 40))[1] is None
+    await end(process, running, 0)
+
+
 async def test_many_at_two_processes_spend_the_last_of_it_once(
     shared: Any, process: Holds, other: Holds, books: Books
 ) -> None:
