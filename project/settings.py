@@ -137,6 +137,8 @@ if CELERY_BROKER_URL.startswith("redis"):
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "responses_ws.bill_batch", "schedule": 5.0},
     "reap": {"task": "responses_ws.reap", "schedule": 30.0},
+    "alert": {"task": "responses_ws.alert", "schedule": 10.0},
+    "check_budgets": {"task": "responses_ws.check_budgets", "schedule": 600.0},
     "expire_credit": {"task": "responses_ws.expire_credit", "schedule": 600.0},
     "invoice": {"task": "responses_ws.invoice", "schedule": 3600.0},
     "prune": {"task": "responses_ws.prune", "schedule": 3600.0},

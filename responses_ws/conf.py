@@ -53,6 +53,12 @@ class Settings:
     BUDGET_OUTPUT_TOKENS: int = 4096
     """Tokens of output that budgets hold for a turn whose request has no ``max_output_tokens``. A longer answer is
     finished all the same, and what it costs may go beyond the budget."""
+    WEBHOOK_SECRET: str = ""
+    """What our webhooks are signed with, as Standard Webhooks are: ``whsec_`` and base64, or any text. Empty: they are
+    not signed."""
+    WEBHOOK_ORIGINS: list[str] = dataclasses.field(default_factory=list)
+    """``scheme://host:port`` of your own, which webhooks may go to wherever they are. Others have to be public, and
+    ``https`` on port 443."""
     STORE_DAYS: int = 30
     """Days that a response with ``store: true`` can be found again."""
     EVENT_HOURS: float = 24

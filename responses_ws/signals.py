@@ -13,6 +13,13 @@ Keyword arguments: ``response_id`` (str), ``project_id`` (int), ``status`` (a ``
 (``responses_ws.protocol.usage.Usage``).
 """
 
+budget_alert = Signal()
+"""A part of a budget is spent. Once for each part and window; again only where the process died behind telling it.
+
+Keyword arguments: ``alert_id`` (int), ``budget_id`` (int), ``organization_id`` (int), ``percent`` (int: the part),
+``window_start`` (datetime), ``spent_nano`` and ``limit_nano`` (int, of ``currency``: str). Sent by a Celery worker.
+"""
+
 content_flagged = Signal()
 """A classifier has found something, and the flag for it is durable.
 

@@ -9,7 +9,7 @@ import logging
 from celery import shared_task
 from django.utils import timezone
 
-from responses_ws.billing import credits, invoices, ledger
+from responses_ws.billing import alerts, credits, invoices, ledger
 from responses_ws.billing import reconcile as reconciling
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.serving.replay import replay
@@ -47,6 +47,18 @@ def invoice() -> None:
     """Draft what the last months cost, and finalise drafts whose grace is over."""
     invoices.make_drafts()
     invoices.finalize_due()
+
+
+@shared_task(name="responses_ws.alert", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def alert() -> None:
+    """Tell people which parts of budgets are spent."""
+    alerts.tell()
+
+
+@shared_task(name="responses_ws.check_budgets", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def check_budgets() -> None:
+    """Notice what a worker that died behind its commit has not."""
+    alerts.notice()
 
 
 # May take longer than Redis waits for a worker: acknowledged at once, so that it is not begun again meanwhile.

@@ -3,6 +3,7 @@
 from . import (
     accounts,
     billing,
+    budgets,
     conversations,
     credits,
     dashboard,
@@ -19,6 +20,7 @@ from . import (
 __all__ = [
     "accounts",
     "billing",
+    "budgets",
     "conversations",
     "credits",
     "dashboard",

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connections, router, transaction
@@ -19,7 +20,7 @@ from responses_ws.models import Journal, Posting, UsageRecord
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.sql import UNAVAILABLE
 
-from . import credits, entries, outcomes, pricing, rollups
+from . import alerts, credits, entries, outcomes, pricing, rollups
 from .entries import Entry
 from .pricebook import PriceBook, read_pages
 
@@ -70,6 +71,9 @@ def _bill(limit: int, **only: int) -> int:
         enter(usage_entries([record for record in records if record.pk not in standing], numbers, now))
         UsageRecord.objects.filter(pk__in=[record.pk for record in records]).update(billed_at=now, billing_error="")
         faultpoint("bill.marked")
+        # Not a part of the bill: what goes wrong here is logged, and noticed again by a sweep.
+        owners = {record.organization_id for record in records}
+        transaction.on_commit(partial(alerts.notice, owners), using=using, robust=True)
     return len(records)
 
 

@@ -1,18 +1,57 @@
 """How much may be spent, by whom, in what time; and who has been told."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
+from django.db.models import Case, F, OuterRef, Subquery, Sum, Value, When
+from django.db.models.functions import Cast, Coalesce, NullIf
 from django.utils import timezone
+
+from responses_ws.connection.budgets import window_of
 
 from .accounts import ApiKey, Organization, Project
 from .control import ControlMessage
+from .rollups import UsageRollup
+
+EPOCH, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def alert_percents() -> list[int]:
     return [80, 100]
+
+
+class BudgetQuerySet(models.QuerySet["Budget"]):
+    def with_spent(self, now: datetime) -> "BudgetQuerySet":
+        """Adds the window that holds ``now``, from ``window_start`` to ``window_end``, and what is billed in it as
+        ``spent_nano``. All time starts in 1970.
+        """
+        windows = {kind: window_of(kind, now) for kind in Budget.Window.values}
+        starts = [When(window=kind, then=Value(window.start or EPOCH)) for kind, window in windows.items()]
+        ends = [When(window=kind, then=Value(window.end or END)) for kind, window in windows.items()]
+        days = UsageRollup.objects.days().filter(
+            organization_id=OuterRef("organization_id"),
+            start__gte=OuterRef("window_start"),
+            start__lt=OuterRef("window_end"),
+            # What the budget does not name may be anything.
+            project_id=Coalesce(OuterRef("project_id"), F("project_id")),
+            api_key_id=Coalesce(OuterRef("api_key_id"), F("api_key_id")),
+            model=Coalesce(NullIf(OuterRef("model"), Value("")), F("model")),
+        )
+        spent = days.order_by().values("organization_id").annotate(total=Sum("amount_nano")).values("total")
+        return self.annotate(
+            window_start=Case(*starts, output_field=models.DateTimeField()),
+            window_end=Case(*ends, output_field=models.DateTimeField()),
+            spent_nano=Coalesce(Subquery(spent), 0, output_field=models.BigIntegerField()),
+        )
+
+    def near_limit(self, now: datetime, *, percent: int = 80) -> "BudgetQuerySet":
+        """Active budgets of which at least so much is spent, with what `with_spent` adds; the fullest first."""
+        near = self.filter(is_active=True).with_spent(now).filter(spent_nano__gte=F("limit_nano") / 100 * percent)
+        part = Cast("spent_nano", models.FloatField()) / F("limit_nano")
+        return near.order_by(part.desc(), "pk").select_related("organization", "project", "api_key")
 
 
 class Budget(models.Model):
@@ -41,6 +80,8 @@ class Budget(models.Model):
     webhook_url = models.URLField(blank=True, help_text="Is told, too, with a POST of JSON.")
     is_active = models.BooleanField("active", default=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = BudgetQuerySet.as_manager()
 
     class Meta:
         ordering = ("organization", "project", "api_key", "model", "window")
@@ -72,6 +113,16 @@ class Budget(models.Model):
             raise ValidationError({"alert_percents": "A list of whole percents from 1 to 1000, such as [80, 100]."})
 
 
+ALERT_TRIES = 8
+"""After so many an alert is left as it is, with its error."""
+
+
+class BudgetAlertQuerySet(models.QuerySet["BudgetAlert"]):
+    def untold(self) -> "BudgetAlertQuerySet":
+        """Those that somebody still has to be told of, oldest first."""
+        return self.filter(told_at=None, tries__lt=ALERT_TRIES).order_by("id")
+
+
 class BudgetAlert(models.Model):
     """That a part of a budget was reached, once a window. Told to people as long as ``told_at`` is null."""
 
@@ -81,8 +132,11 @@ class BudgetAlert(models.Model):
     spent_nano = models.BigIntegerField(help_text="When it was noticed.")
     created_at = models.DateTimeField(default=timezone.now)
     told_at = models.DateTimeField(null=True, blank=True)
+    told = models.JSONField(default=list, help_text="Who has been told already: the signal, email, webhook.")
     tries = models.PositiveSmallIntegerField(default=0)
     error = models.CharField(max_length=200, blank=True)
+
+    objects = BudgetAlertQuerySet.as_manager()
 
     class Meta:
         ordering = ("-id",)

@@ -5,7 +5,6 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -209,12 +208,40 @@ async def fetch(
         raise FetchFailed(type(exc).__name__) from exc
 
 
+async def post(url: str, gate: Gate, body: bytes, *, headers: Mapping[str, str], seconds: float) -> None:
+    """Tell ``url`` something; redirects are not followed, and what it says is not read.
+
+    Raises:
+        Refused: the URL.
+        FetchFailed: no answer in time, or one that is not 2xx.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            target = gate.target(url)
+            async with (
+                await _session(target, gate) as session,
+                session.post(
+                    URL(target.url, encoded=True), data=body, headers=headers, allow_redirects=False
+                ) as answer,
+            ):
+                if not 200 <= answer.status < 300:
+                    raise FetchFailed(f"the status is {answer.status}")
+    except TimeoutError as exc:
+        raise FetchFailed(f"no answer within {seconds:g} s") from exc
+    except (aiohttp.ClientError, OSError) as exc:
+        raise FetchFailed(type(exc).__name__) from exc
+
+
+async def _session(target: Target, gate: Gate) -> aiohttp.ClientSession:
+    """For this one target. Raises as `Gate.addresses` does."""
+    connector = aiohttp.TCPConnector(resolver=_Pinned(target, await gate.addresses(target)), use_dns_cache=False)
+    return aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
+
+
 async def _get(target: Target, gate: Gate, headers: Mapping[str, str] | None, max_bytes: int) -> bytes | str:
     """The body, or where it redirects to."""
-    connector = aiohttp.TCPConnector(resolver=_Pinned(target, await gate.addresses(target)), use_dns_cache=False)
-    options: dict[str, Any] = {"connector": connector, "trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
     async with (
-        aiohttp.ClientSession(**options) as session,
+        await _session(target, gate) as session,
         session.get(URL(target.url, encoded=True), headers=headers, allow_redirects=False) as answer,
     ):
         if answer.status in (301, 302, 303, 307, 308) and "Location" in answer.headers:

@@ -9,6 +9,8 @@ from django.utils import timezone
 
 from responses_ws.billing import credits, invoices, ledger
 from responses_ws.models import (
+    Budget,
+    BudgetAlert,
     Flag,
     Journal,
     PromptTemplate,
@@ -81,6 +83,8 @@ def filled(db):
     credits.grant(project.organization, 5, kind="paid", note="welcome")
     invoices.draft(project.organization, *invoices.month_of(now))
     Reconciliation.objects.create(started_at=now, ended_at=now, differences=0)
+    budget = Budget.objects.create(organization=project.organization, limit_nano=10**9, emails=["office@example.com"])
+    BudgetAlert.objects.create(budget=budget, percent=80, window_start=now, spent_nano=9 * 10**8)
     return project
 
 

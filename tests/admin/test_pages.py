@@ -31,6 +31,8 @@ pytestmark = pytest.mark.django_db
 LISTED = [
     "account",
     "apikey",
+    "budget",
+    "budgetalert",
     "conversation",
     "creditgrant",
     "flag",
@@ -47,7 +49,17 @@ LISTED = [
     "usagerecord",
     "websocketshare",
 ]
-READ_ONLY = ["account", "conversation", "flag", "invoice", "journal", "reconciliation", "storedresponse", "usagerecord"]
+READ_ONLY = [
+    "account",
+    "budgetalert",
+    "conversation",
+    "flag",
+    "invoice",
+    "journal",
+    "reconciliation",
+    "storedresponse",
+    "usagerecord",
+]
 NEVER_REGISTERED = {
     "controlmessage",
     "chain",
@@ -57,8 +69,6 @@ NEVER_REGISTERED = {
     "backgroundrun",
     "idempotencykey",
     "adminkey",
-    "budget",
-    "budgetalert",
     "grantuse",
     "delivery",
     "invoiceline",
