@@ -99,7 +99,7 @@ def _charged(record: Any, memo: str | None) -> str:
         return f"Not billed: {record.billing_error}." if record.billing_error else "It waits to be billed."
     if memo is None:
         return "What was billed was taken back."
-    why = "; ".join(note for note in memo.split("; ") if note != "estimated")
+    why = memo.removesuffix("estimated").removesuffix("; ")
     return f"Cost: {why}." if why else "Cost: by the prices of its start."
 
 

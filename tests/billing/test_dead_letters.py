@@ -37,7 +37,9 @@ def test_the_others_are_billed_and_it_is_tried_five_times(caplog: pytest.LogCapt
     poison.refresh_from_db()
     assert billed == [2, 0, 0, 0, 0, 0, 0, 1]
     assert (poison.billed_at, poison.billing_tries) == (None, BILLING_TRIES)
-    assert poison.billing_error
+    assert poison.billing_error.startswith("IntegrityError: ")
+    logged = [line for line in caplog.records if line.getMessage() == f"Usage record {poison.pk} cannot be billed"]
+    assert len(logged) == BILLING_TRIES and all(line.exc_info for line in logged)
     assert set(Journal.objects.usage().values_list("usage", flat=True)) == {good.pk, also_good.pk, later.pk}
     assert list(UsageRecord.objects.unbillable()) == [poison]
     assert [difference.kind for difference in reconcile()] == ["unbillable"]
@@ -88,6 +90,7 @@ def test_an_end_that_was_told_replaces_the_reapers_and_what_was_billed_of_it() -
         f"reversal:usage:{record.response_id}:1",
         f"usage:{record.response_id}:2",
     ]
+    assert Journal.objects.get(kind="reversal").memo == "its client was told another end"
     assert reconcile(timezone.now()) == []
 
 

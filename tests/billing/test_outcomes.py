@@ -88,6 +88,11 @@ def test_the_documentation_says_what_is_done():
             "All is well. Tokens: measured by the engine. Cost: no price in USD for model unpriced.",
             id="no price",
         ),
+        pytest.param(
+            {"model": "unpriced", "estimated": True},
+            "All is well. Tokens: estimated, since the engine did not say. Cost: no price in USD for model unpriced.",
+            id="no price, estimated",
+        ),
     ],
 )
 def test_every_record_says_why_it_costs_what_it_costs(fields, sentences):

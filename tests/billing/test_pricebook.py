@@ -73,6 +73,17 @@ def test_calls_of_hosted_tools_without_a_price_are_free_and_noted():
     assert reconcile() == []
 
 
+@pytest.mark.django_db
+def test_calls_of_a_response_that_is_free_are_noted():
+    make_prices()
+    make_record(status="failed", tool_calls=2)
+
+    ledger.bill_batch()
+
+    lines = Journal.objects.get().lines.values_list("component", "quantity", "amount_nano")
+    assert ("tool_call", 2, 0) in list(lines)
+
+
 @pytest.mark.parametrize(
     ("tool_calls", "usage", "memo"),
     [
