@@ -25,6 +25,15 @@ PHONE = {"width": 390, "height": 844}
 PLAYGROUND = "/admin/responses_ws/playground/"
 
 
+async def dashboard(page: Page, _site: Site) -> None:
+    await page.goto("/admin/responses_ws/dashboard/")
+    await page.wait_for_load_state("networkidle")
+
+
+async def invoice(page: Page, site: Site) -> None:
+    await page.goto(f"/admin/responses_ws/invoice/{site.seeded['invoice']}/document.html")
+
+
 async def open_playground(page: Page) -> None:
     await page.goto(PLAYGROUND)
     await page.wait_for_selector("#connection.open")
@@ -37,7 +46,7 @@ async def say(page: Page, words: str) -> None:
     await page.locator(".turn").nth(turns).locator(".foot", has_text="$").wait_for()
 
 
-async def playground(page: Page) -> None:
+async def playground(page: Page, _site: Site) -> None:
     """A chain with a function call whose result a human has typed, and its events."""
     await open_playground(page)
     await say(page, "!reason 12 !rate 90 Is a **kept connection** worth it?")
@@ -54,7 +63,7 @@ async def playground(page: Page) -> None:
     await page.locator(".turn").nth(2).locator(".foot", has_text="$").wait_for()
 
 
-async def race(page: Page) -> None:
+async def race(page: Page, _site: Site) -> None:
     """An agent's loop over the three doors."""
     await open_playground(page)
     await page.get_by_role("button", name="Side by side").click()
@@ -62,7 +71,17 @@ async def race(page: Page) -> None:
     await page.wait_for_selector("#verdict strong")
 
 
-PICTURES: dict[str, Callable[[Page], Awaitable[None]]] = {"playground": playground, "playground-race": race}
+# In this order: what the playground does is usage, which the dashboard would show.
+PICTURES: dict[str, Callable[[Page, Site], Awaitable[None]]] = {
+    "dashboard": dashboard,
+    "invoice": invoice,
+    "playground": playground,
+    "playground-race": race,
+}
+
+
+ON_PAPER = {"invoice"}
+"""What is printed is neither dark nor narrow."""
 
 
 def shrink(path: Path) -> int:
@@ -74,15 +93,16 @@ def shrink(path: Path) -> int:
 
 async def take(browser: Browser, site: Site, name: str, directory: Path) -> None:
     """The picture for a desktop and a phone, each in light and dark."""
-    for width, viewport in (("", DESKTOP), ("-phone", PHONE)):
-        for shade in ("", "-dark"):
+    on_paper = name in ON_PAPER
+    for width, viewport in (("", DESKTOP), ("-phone", PHONE))[: 1 if on_paper else 2]:
+        for shade in ("", "-dark")[: 1 if on_paper else 2]:
             scheme = "dark" if shade else "light"
             context = await browser.new_context(
                 base_url=site.url, viewport=viewport, color_scheme=scheme, reduced_motion="reduce"
             )
             await site.log_in(context)
             page = await context.new_page()
-            await PICTURES[name](page)
+            await PICTURES[name](page, site)
             path = await shoot(page, directory / f"{name}{width}{shade}.png")
             print(f"{path.name} {shrink(path):,} bytes")
             await context.close()

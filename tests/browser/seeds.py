@@ -17,10 +17,21 @@ def playground() -> dict[str, Any]:
     return {"key": ApiKey.objects.create_with_secret(project=project, name="pasted").secret}
 
 
-def pictures() -> None:
-    """What the pictures of the documentation show."""
-    from responses_ws.models import Component, Organization, Price, Project
+def pictures() -> dict[str, Any]:
+    """Two months of usage, and its invoices."""
+    from responses_ws.billing import invoices
+    from responses_ws.management.seeding import seed
+    from responses_ws.models import Component, Invoice, Organization, Price
 
-    Project.objects.create(organization=Organization.objects.create(name="Acme"), name="Agents")
+    seed()
     for component, nano in ((Component.INPUT, 100_000_000), (Component.OUTPUT, 400_000_000)):
         Price.objects.create(model="scripted", component=component, nano_per_million=nano)
+    Organization.objects.filter(name="Northwind").update(
+        billed_to="Northwind Ltd\n1 Harbour Road\nPorto\nVAT PT500000000"
+    )
+    invoices.make_drafts()
+    # Of an organisation they are finalised in their order.
+    drafts = Invoice.objects.filter(organization__name="Northwind", status="draft").order_by("period_start")
+    for draft in drafts:
+        invoices.finalize(draft)
+    return {"invoice": drafts.model.objects.filter(organization__name="Northwind").latest("period_start").pk}
