@@ -4,13 +4,16 @@ They are taken of a real server with the scripted model, so times in them differ
 """
 
 import asyncio
+import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from PIL import Image
 from playwright.async_api import Browser, Page, async_playwright
+from websockets.asyncio.client import connect
 
 from .chromium import FLAGS, found_chromium
 from .looks import shoot
@@ -22,16 +25,31 @@ COLOURS = 256
 DESKTOP = {"width": 1440, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
+SLOW = "!tokens 9000 !rate 40"
 PLAYGROUND = "/admin/responses_ws/playground/"
 
 
-async def dashboard(page: Page, _site: Site) -> None:
+async def dashboard(page: Page, _site: Site, _held: AsyncExitStack) -> None:
     await page.goto("/admin/responses_ws/dashboard/")
     await page.wait_for_load_state("networkidle")
 
 
-async def invoice(page: Page, site: Site) -> None:
+async def invoice(page: Page, site: Site, _held: AsyncExitStack) -> None:
     await page.goto(f"/admin/responses_ws/invoice/{site.seeded['invoice']}/document.html")
+
+
+async def live(page: Page, site: Site, held: AsyncExitStack) -> None:
+    """A socket of each key, and a turn on some of them."""
+    keys = site.seeded["keys"]
+    for number, key in enumerate(keys):
+        headers = {"Authorization": f"Bearer {key}"}
+        socket = await held.enter_async_context(connect(site.socket_url, additional_headers=headers))
+        if number % 3 != 2:
+            asked = {"type": "response.create", "model": "scripted", "input": SLOW, "stream_id": "main"}
+            await socket.send(json.dumps(asked))
+    await page.goto("/admin/responses_ws/live/")
+    await page.locator("#rws-live-rows tr").nth(len(keys) - 1).wait_for()
+    await page.locator("#rws-live-generating", has_text=str(len(keys) - len(keys) // 3)).wait_for()
 
 
 async def open_playground(page: Page) -> None:
@@ -46,7 +64,7 @@ async def say(page: Page, words: str) -> None:
     await page.locator(".turn").nth(turns).locator(".foot", has_text="$").wait_for()
 
 
-async def playground(page: Page, _site: Site) -> None:
+async def playground(page: Page, _site: Site, _held: AsyncExitStack) -> None:
     """A chain with a function call whose result a human has typed, and its events."""
     await open_playground(page)
     await say(page, "!reason 12 !rate 90 Is a **kept connection** worth it?")
@@ -63,7 +81,7 @@ async def playground(page: Page, _site: Site) -> None:
     await page.locator(".turn").nth(2).locator(".foot", has_text="$").wait_for()
 
 
-async def race(page: Page, _site: Site) -> None:
+async def race(page: Page, _site: Site, _held: AsyncExitStack) -> None:
     """An agent's loop over the three doors."""
     await open_playground(page)
     await page.get_by_role("button", name="Side by side").click()
@@ -72,9 +90,10 @@ async def race(page: Page, _site: Site) -> None:
 
 
 # In this order: what the playground does is usage, which the dashboard would show.
-PICTURES: dict[str, Callable[[Page, Site], Awaitable[None]]] = {
+PICTURES: dict[str, Callable[[Page, Site, AsyncExitStack], Awaitable[None]]] = {
     "dashboard": dashboard,
     "invoice": invoice,
+    "live": live,
     "playground": playground,
     "playground-race": race,
 }
@@ -102,8 +121,9 @@ async def take(browser: Browser, site: Site, name: str, directory: Path) -> None
             )
             await site.log_in(context)
             page = await context.new_page()
-            await PICTURES[name](page, site)
-            path = await shoot(page, directory / f"{name}{width}{shade}.png")
+            async with AsyncExitStack() as held:
+                await PICTURES[name](page, site, held)
+                path = await shoot(page, directory / f"{name}{width}{shade}.png")
             print(f"{path.name} {shrink(path):,} bytes")
             await context.close()
 

@@ -21,7 +21,7 @@ def pictures() -> dict[str, Any]:
     """Two months of usage, and its invoices."""
     from responses_ws.billing import invoices
     from responses_ws.management.seeding import seed
-    from responses_ws.models import Component, Invoice, Organization, Price
+    from responses_ws.models import ApiKey, Component, Invoice, Organization, Price
 
     seed()
     for component, nano in ((Component.INPUT, 100_000_000), (Component.OUTPUT, 400_000_000)):
@@ -34,4 +34,8 @@ def pictures() -> dict[str, Any]:
     drafts = Invoice.objects.filter(organization__name="Northwind", status="draft").order_by("period_start")
     for draft in drafts:
         invoices.finalize(draft)
-    return {"invoice": drafts.model.objects.filter(organization__name="Northwind").latest("period_start").pk}
+    keys = [ApiKey.objects.create_with_secret(project=key.project, name=key.name) for key in ApiKey.objects.all()]
+    return {
+        "keys": [key.secret for key in keys],
+        "invoice": drafts.model.objects.filter(organization__name="Northwind").latest("period_start").pk,
+    }
