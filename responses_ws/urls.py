@@ -2,7 +2,7 @@
 
 from django.urls import re_path
 
-from responses_ws.transports import conversations, views
+from responses_ws.transports import conversations, usage_api, views
 from responses_ws.transports.schema import views as schema
 
 app_name = "responses_ws"
@@ -31,6 +31,8 @@ urlpatterns = [
     ),
     re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),
     re_path(r"^models/(?P<model>(?s:.+?))/?$", views.ModelView.as_view(), name="model"),
+    re_path(r"^organization/usage/completions/?$", usage_api.UsageView.as_view(), name="usage"),
+    re_path(r"^organization/costs/?$", usage_api.CostsView.as_view(), name="costs"),
     re_path(r"^openapi\.json$", schema.OpenApiView.as_view(), name="openapi"),
     re_path(r"^asyncapi\.json$", schema.AsyncApiView.as_view(), name="asyncapi"),
     re_path(r"^docs/?$", schema.DocsView.as_view(), name="docs"),

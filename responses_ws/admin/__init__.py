@@ -14,6 +14,7 @@ from . import (
     reconciliations,
     responses,
     safety,
+    secrets,
     usage,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "reconciliations",
     "responses",
     "safety",
+    "secrets",
     "usage",
 ]

@@ -3,19 +3,18 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 
 from responses_ws.connection.rates import Rates
 from responses_ws.models import Account, ApiKey, Organization, Project, WebSocketShare
-from responses_ws.models.accounts import generate_key
 from responses_ws.runtime.bus import nudge
 
-from .base import OFFICE_CSS, ModelAdmin, ProjectFilter, Textarea
+from .base import ModelAdmin, ProjectFilter, Textarea
 from .formats import dollars
+from .secrets import SecretAdmin, UsableFilter
 
 RATES = Rates.__struct_fields__
 """Of a project or a key; empty where the next wider one has the say."""
@@ -110,72 +109,16 @@ class ApiKeyForm(forms.ModelForm):
         fields = ("project", "name", "allowed_models", *RATES, "zero_retention", "expires_at")
 
 
-class UsableFilter(admin.SimpleListFilter):
-    title = "state"
-    parameter_name = "usable"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "usable"), ("no", "revoked or expired")]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        if self.value() == "yes":
-            return queryset.usable()
-        return queryset.unusable() if self.value() == "no" else queryset
-
-
 @admin.register(ApiKey)
-class ApiKeyAdmin(ModelAdmin):
-    """Keys are made, limited and revoked here. What is stored of a secret cannot be turned back into it."""
+class ApiKeyAdmin(SecretAdmin):
+    """Keys are also limited here."""
 
+    kind = "proj"
+    owner = "project"
+    own_fields = ("project", "name", "allowed_models", *RATES, "zero_retention", "expires_at")
     form = ApiKeyForm
     list_display = ("name", "project", "redacted", "state", "expires_at", "last_used_at", "created_at")
     list_filter = (UsableFilter, "project__organization", ("project", ProjectFilter))
     list_select_related = ("project__organization",)
     search_fields = ("name", "last4", "project__name")
     autocomplete_fields = ("project",)
-    readonly_fields = ("redacted", "state", "created_at", "last_used_at", "revoked_at")
-    actions = ("revoke",)
-
-    class Media:
-        css = OFFICE_CSS
-
-    def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
-        fields = ("project", "name", "allowed_models", *RATES, "zero_retention", "expires_at")
-        return fields if obj is None else (*fields, *self.readonly_fields)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
-        return self.readonly_fields if obj is None else ("project", *self.readonly_fields)
-
-    def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
-        """Keys are revoked, not deleted: usage refers to them."""
-        return False
-
-    def save_model(self, request: HttpRequest, obj: ApiKey, form: forms.ModelForm, change: bool) -> None:
-        if change:
-            super().save_model(request, obj, form, change)
-            transaction.on_commit(nudge)
-            return
-        obj.take_secret(generate_key())
-        super().save_model(request, obj, form, change)
-        text = "The key is <code>{}</code>. Copy it now: it is not stored and cannot be shown again."
-        messages.warning(request, format_html(text, obj.secret))
-
-    @admin.display(description="key", ordering="prefix")
-    def redacted(self, key: ApiKey) -> str:
-        return key.redacted
-
-    @admin.display(description="state")
-    def state(self, key: ApiKey) -> str:
-        if key.revoked_at is not None:
-            return "revoked"
-        return "usable" if key.is_usable else "expired"
-
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("responses_ws.revoke_apikey")
-
-    @admin.action(description="Revoke selected API keys", permissions=["revoke"])
-    def revoke(self, request: HttpRequest, queryset: Any) -> None:
-        for key in queryset:
-            self.log_change(request, key, "Revoked.")
-        messages.success(request, f"{queryset.revoke()} revoked.")
-        transaction.on_commit(nudge)

@@ -15,6 +15,8 @@ from responses_ws.runtime import sql
 
 from .rollups import COUNTED
 
+_MIDNIGHT = TruncDay("start", tzinfo=UTC)
+
 
 def rebuild(since: date, until: date, told: Callable[[date, int], None] = lambda _day, _rows: None) -> None:
     """Make the rows of the days from ``since`` to ``until``, both included, anew from the ledger.
@@ -41,30 +43,40 @@ def days_with_usage() -> tuple[date, date] | None:
 def _rebuild_day(day: datetime) -> int:
     end = day + timedelta(days=1)
     entries = Journal.objects.standing().filter(usage__started_at__gte=day, usage__started_at__lt=end)
-    unfinished = entries.exclude(usage__status=UsageRecord.Status.COMPLETED)
-    who = {
-        "width": Value(str(Width.HOUR)),
-        "start": TruncHour("usage__started_at", tzinfo=UTC),
-        "organization_id": F("usage__organization_id"),
-        "project_id": F("usage__project_id"),
-        "api_key_id": Coalesce("usage__api_key_id", 0),
-        "model": F("usage__model"),
-    }
-    how = {"service_tier": F("usage__service_tier"), "transport": F("usage__transport")}
-    end_as = {"status": F("usage__status"), "reason": F("usage__reason")}
     with transaction.atomic(using=router.db_for_write(UsageRollup)):
         sql.stop_writers(UsageRollup, EndingRollup)
-        made = 0
-        for model, dimensions, hours, keys, sums in (
-            (UsageRollup, DIMENSIONS, entries, who | how, _sums()),
-            (EndingRollup, ENDING_DIMENSIONS, unfinished, who | end_as, {"responses": Count("pk")}),
-        ):
-            rows = model.objects.between(day, end)
-            rows.delete()
-            made += _fill(model, hours, keys, sums)
-            of_day = {"width": Value(str(Width.DAY)), "start": TruncDay("start", tzinfo=UTC)}
-            keys = {name: F(name) for name in dimensions} | of_day
-            made += _fill(model, rows.hours(), keys, {name: Sum(name) for name in sums})
+        return fill_day(day, entries, "usage__", sum_of(RatedLine.objects.all(), "journal", "amount_nano"))
+
+
+def fill_day(day: datetime, rows: QuerySet[Any], prefix: str, amount: Any) -> int:
+    """Put roll-ups of ``rows`` in the place of those of a day. Returns how many.
+
+    Args:
+        rows: one for each response of the day.
+        prefix: of the usage record's fields, as seen from them.
+        amount: what each was charged, in nano units.
+    """
+    unfinished = rows.exclude(**{f"{prefix}status": UsageRecord.Status.COMPLETED})
+    who = {
+        "width": Value(str(Width.HOUR)),
+        "start": TruncHour(f"{prefix}started_at", tzinfo=UTC),
+        "organization_id": F(f"{prefix}organization_id"),
+        "project_id": F(f"{prefix}project_id"),
+        "api_key_id": Coalesce(f"{prefix}api_key_id", 0),
+        "model": F(f"{prefix}model"),
+    }
+    how = {name: F(f"{prefix}{name}") for name in ("service_tier", "transport")}
+    why = {name: F(f"{prefix}{name}") for name in ("status", "reason")}
+    made = 0
+    for model, dimensions, hours, keys, sums in (
+        (UsageRollup, DIMENSIONS, rows, who | how, _sums(prefix) | {"amount_nano": Sum(amount)}),
+        (EndingRollup, ENDING_DIMENSIONS, unfinished, who | why, {"responses": Count("pk")}),
+    ):
+        of_day = model.objects.between(day, day + timedelta(days=1))
+        of_day.delete()
+        made += _fill(model, hours, keys, sums)
+        keys = {name: F(name) for name in dimensions} | {"width": Value(str(Width.DAY)), "start": _MIDNIGHT}
+        made += _fill(model, of_day.hours(), keys, {name: Sum(name) for name in sums})
     return made
 
 
@@ -73,24 +85,23 @@ def _fill(model: Any, rows: QuerySet[Any], keys: Mapping[str, Any], sums: Mappin
     return sql.insert_from(model, rows.order_by().values(**keys).annotate(**sums))
 
 
-def _sums() -> dict[str, Any]:
+def _sums(prefix: str) -> dict[str, Any]:
     """By column, what `rollups.add` has added for the standing entries of usage."""
-    timed = Q(usage__duration_ms__isnull=False)
-    waited = Coalesce("usage__first_token_ms", "usage__duration_ms")
+    timed = Q(**{f"{prefix}duration_ms__isnull": False})
+    waited = Coalesce(f"{prefix}first_token_ms", f"{prefix}duration_ms")
     ended = [status for status in UsageRecord.Status.values if status != UsageRecord.Status.IN_PROGRESS]
     return {
         "responses": Count("pk"),
-        **{status: Count("pk", filter=Q(usage__status=status)) for status in ended},
-        "estimated": Count("pk", filter=Q(usage__estimated=True)),
-        **{name: Sum(f"usage__{name}") for name in COUNTED},
-        "amount_nano": Sum(sum_of(RatedLine.objects.all(), "journal", "amount_nano")),
+        **{status: Count("pk", filter=Q(**{f"{prefix}status": status})) for status in ended},
+        "estimated": Count("pk", filter=Q(**{f"{prefix}estimated": True})),
+        **{name: Sum(f"{prefix}{name}") for name in COUNTED},
         "timed": Count("pk", filter=timed),
-        "checks_ms": _added("usage__checks_ms", timed),
-        "render_ms": _added("usage__render_ms", timed),
+        "checks_ms": _added(f"{prefix}checks_ms", timed),
+        "render_ms": _added(f"{prefix}render_ms", timed),
         "first_token_ms": _added(waited, timed),
-        "duration_ms": _added("usage__duration_ms", timed),
-        **_histogram("usage__first_token_ms", FIRST_TOKEN),
-        **_histogram("usage__duration_ms", DURATION),
+        "duration_ms": _added(f"{prefix}duration_ms", timed),
+        **_histogram(f"{prefix}first_token_ms", FIRST_TOKEN),
+        **_histogram(f"{prefix}duration_ms", DURATION),
     }
 
 

@@ -15,7 +15,7 @@ def _codenames(actions: Iterable[str], *models: str) -> set[str]:
 
 
 OPERATOR = {
-    *_codenames(KEEP, "apikey", "project", "prompttemplate", "promptversion"),
+    *_codenames(KEEP, "adminkey", "apikey", "project", "prompttemplate", "promptversion"),
     *_codenames(EDIT, "safetyrule", "websocketshare"),
     *("revoke_apikey", "close_socket", "use_playground", "review_flag", "replay_billing"),
 }

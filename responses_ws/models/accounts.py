@@ -133,10 +133,10 @@ def digest_of(key: str) -> bytes:
     return hmac.new(settings.SECRET_KEY.encode(), key.encode(), hashlib.sha256).digest()
 
 
-def generate_key() -> str:
+def generate_key(kind: str = "proj") -> str:
     """``sk-proj-``, 256 random bits, and a checksum that lets a typo be told from a revoked key."""
     secret = secrets.token_urlsafe(32)
-    return f"sk-proj-{secret}{zlib.crc32(secret.encode()) & 0xFFFFFF:06x}"
+    return f"sk-{kind}-{secret}{zlib.crc32(secret.encode()) & 0xFFFFFF:06x}"
 
 
 class SecretQuerySet(models.QuerySet[Any]):
@@ -237,6 +237,17 @@ class AdminKeyQuerySet(SecretQuerySet):
     def find(self, key: str) -> "AdminKey | None":
         """The usable key whose secret this is."""
         return self.usable().filter(digest=digest_of(key)).first()
+
+    def create_with_secret(self, *, organization: Organization, name: str, key: str | None = None) -> "AdminKey":
+        """A new key. Its secret is on the returned instance as ``secret`` and nowhere else, ever again."""
+        instance = self.model(organization=organization, name=name)
+        instance.take_secret(key or generate_key("admin"))
+        instance.save(force_insert=True)
+        return instance
+
+    def revoke(self) -> int:
+        """Revoke those that are not yet. Returns how many; who was revoked before keeps its moment."""
+        return self.filter(revoked_at=None).update(revoked_at=timezone.now())
 
 
 class AdminKey(Secret):

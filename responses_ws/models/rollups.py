@@ -1,6 +1,6 @@
 """Usage added up by the hour and by the day, so that a page of figures costs the same at any number of responses."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -41,6 +41,14 @@ client's leaving; ``amount_nano`` only makes sense within one currency (see `Usa
 _BY_STATUS = {name: Sum(name) for name in ("completed", "incomplete", "failed", "cancelled", "abandoned")}
 _TIMES = ("timed", "output_tokens", "checks_ms", "render_ms", "first_token_ms", "duration_ms", *FIRST_TOKEN, *DURATION)
 _TIME_SUMS = {f"sum_{name}": Sum(name) for name in _TIMES}
+
+_BUCKET_SUMS = {
+    "requests": Sum("responses"),
+    "input": Sum("input_tokens"),
+    "cached": Sum("cached_tokens"),
+    "cache_write": Sum("cache_write_tokens"),
+    "output": Sum("output_tokens"),
+}
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +138,27 @@ class RollupQuerySet(models.QuerySet[Any]):
 
 
 class UsageRollupQuerySet(RollupQuerySet):
+    def of_organization(self, organization_id: int) -> Self:
+        return self.filter(organization_id=organization_id)
+
+    def among(
+        self,
+        project_ids: Collection[int] | None = None,
+        api_key_ids: Collection[int] | None = None,
+        models: Collection[str] | None = None,
+    ) -> Self:
+        """Only of some projects, keys and models; None: of all."""
+        wanted = {"project_id__in": project_ids, "api_key_id__in": api_key_ids, "model__in": models}
+        return self.filter(**{name: some for name, some in wanted.items() if some is not None})
+
+    def in_buckets(self, columns: Sequence[str]) -> models.QuerySet[Any]:
+        """Rows of ``start``, the columns, ``requests``, ``input``, ``cached``, ``cache_write``, ``output``, ``amount``.
+
+        Without those of nothing, which corrections may have left.
+        """
+        rows = self.values("start", *columns).annotate(**_BUCKET_SUMS, amount=Sum("amount_nano"))
+        return rows.exclude(requests=0, input=0, output=0, amount=0).order_by("start", *columns)
+
     def in_currency(self, currency: str) -> Self:
         """Of organisations that are billed in it."""
         return self.filter(organization_id__in=Organization.objects.filter(currency=currency).values("pk"))

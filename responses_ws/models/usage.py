@@ -1,13 +1,13 @@
 """Usage records: one row per response, which is also the outbox of billing."""
 
 import math
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
 from django.db.models import Count, F, Min, Q, Sum
-from django.db.models.functions import TruncDate
+from django.db.models.functions import TruncDate, TruncMinute
 from django.utils import timezone
 
 from responses_ws.protocol.usage import Usage
@@ -148,6 +148,33 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         """
         counted = self[:BACKLOG_COUNTED].aggregate(count=Count("pk"), oldest=Min("ended_at"))
         return counted["count"], counted["oldest"]
+
+    def of_organization(self, organization_id: int) -> "UsageRecordQuerySet":
+        # Through its projects, by which there is an index.
+        projects = Project.objects.filter(organization=organization_id).values("pk")
+        return self.filter(organization=organization_id, project__in=projects)
+
+    def among(
+        self,
+        project_ids: Collection[int] | None = None,
+        api_key_ids: Collection[int] | None = None,
+        models: Collection[str] | None = None,
+    ) -> "UsageRecordQuerySet":
+        """Only of some projects, keys and models; None: of all."""
+        wanted = {"project__in": project_ids, "api_key__in": api_key_ids, "model__in": models}
+        return self.filter(**{name: some for name, some in wanted.items() if some is not None})
+
+    def in_buckets(self, columns: Sequence[str]) -> "models.QuerySet[Any]":
+        """Rows of a minute's ``start``, the columns and sums, as `RollupQuerySet.in_buckets` has them."""
+        minutes = self.order_by().annotate(start=TruncMinute("started_at", tzinfo=UTC)).values("start", *columns)
+        sums = {
+            "requests": Count("pk"),
+            "input": Sum("input_tokens"),
+            "cached": Sum("cached_tokens"),
+            "cache_write": Sum("cache_write_tokens"),
+            "output": Sum("output_tokens"),
+        }
+        return minutes.annotate(**sums).order_by("start", *columns)
 
     def in_progress(self) -> "UsageRecordQuerySet":
         return self.filter(status=UsageRecord.Status.IN_PROGRESS)

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from responses_ws.billing import credits, invoices, ledger
 from responses_ws.models import (
+    AdminKey,
     Budget,
     BudgetAlert,
     Flag,
@@ -54,6 +55,7 @@ def filled(db):
     project = make_project("acme", "chat")
     key = make_key(project)
     make_prices()
+    AdminKey.objects.create_with_secret(organization=project.organization, name="books")
     for number, status in enumerate(UsageRecord.Status.values):
         make_record(
             project,

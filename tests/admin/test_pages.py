@@ -30,6 +30,7 @@ pytestmark = pytest.mark.django_db
 
 LISTED = [
     "account",
+    "adminkey",
     "apikey",
     "budget",
     "budgetalert",
@@ -68,7 +69,6 @@ NEVER_REGISTERED = {
     "responseevents",
     "backgroundrun",
     "idempotencykey",
-    "adminkey",
     "grantuse",
     "delivery",
     "invoiceline",

@@ -24,7 +24,7 @@ from .test_pages import LISTED, READ_ONLY
 
 pytestmark = pytest.mark.django_db
 
-NEVER_DELETED = {"apikey", "creditgrant", "price", "prompttemplate"}
+NEVER_DELETED = {"adminkey", "apikey", "creditgrant", "price", "prompttemplate"}
 """Their rows, as ``filled`` makes them: keys, credit, prices that were used, prompts that were published."""
 
 PAGES = {
@@ -49,6 +49,7 @@ ORDERS = {
 """What is posted to URLs of our own: it takes all of these permissions."""
 
 ACTIONS = {
+    "adminkey": {"revoke": "revoke_apikey"},
     "apikey": {"revoke": "revoke_apikey"},
     "invoice": dict.fromkeys(("finalize_selected", "pay_selected", "preview_selected"), "settle_invoice"),
     "flag": {"confirm": "review_flag", "dismiss": "review_flag"},

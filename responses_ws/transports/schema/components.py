@@ -21,6 +21,7 @@ from responses_ws.protocol import (
     request,
     server_events,
     tool_shapes,
+    usage_shapes,
 )
 from responses_ws.protocol.server_events import ServerEvent
 from responses_ws.protocol.shapes import SCHEMAS, OneOf
@@ -31,7 +32,7 @@ Schema = dict[str, Any]
 
 MODULES: tuple[ModuleType, ...] = (
     *(request, moderation, compaction, conversations, client_events, server_events),
-    *(item_shapes, tool_shapes, object_shapes),
+    *(item_shapes, tool_shapes, object_shapes, usage_shapes),
 )
 """Where a name in ``shape("…")`` is looked up."""
 

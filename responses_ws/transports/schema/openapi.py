@@ -52,7 +52,10 @@ def openapi(*, base: str = "/v1") -> dict[str, Any]:
         "components": {
             "schemas": schemas,
             "responses": {error.__name__: _refusal(error) for error in _refusals_of(*OPERATIONS)},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "An API key."},
+                "admin_key": {"type": "http", "scheme": "bearer", "description": "An organization's admin key."},
+            },
         },
     }
 
@@ -66,6 +69,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if not operation.needs_key:
         described["security"] = []
+    elif operation.key != "key":
+        described["security"] = [{operation.key: []}]
     compression = CompressionHeader if operation.body else None
     parameters = [*_parameters("header", compression), *_parameters("header", operation.headers)]
     parameters += _parameters("query", operation.query)

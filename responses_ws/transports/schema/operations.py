@@ -15,6 +15,7 @@ from responses_ws.protocol.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
+    PermissionDenied,
     RateLimited,
 )
 from responses_ws.protocol.object_shapes import (
@@ -34,6 +35,7 @@ from responses_ws.protocol.object_shapes import (
     RetrieveQuery,
 )
 from responses_ws.protocol.request import Request
+from responses_ws.protocol.usage_shapes import CostsPage, CostsQuery, UsagePage, UsageQuery
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[type[ApiError], ...] = ()
     """Beside those that any route may give: 401 and 500; and 413 and 415 where there is a body."""
     needs_key: bool = True
+    key: Literal["key", "admin_key"] = "key"
+    """Which kind of key it needs."""
 
 
 OPERATIONS = (
@@ -232,6 +236,28 @@ OPERATIONS = (
         summary="One model.",
         answer=Model,
         errors=(NotFound,),
+    ),
+    Operation(
+        url="usage",
+        method="get",
+        path="/organization/usage/completions",
+        tag="Organization",
+        summary="What the organization has used, by the minute, hour or day.",
+        query=UsageQuery,
+        answer=UsagePage,
+        errors=(InvalidRequest, PermissionDenied),
+        key="admin_key",
+    ),
+    Operation(
+        url="costs",
+        method="get",
+        path="/organization/costs",
+        tag="Organization",
+        summary="What the organization was charged, by the day.",
+        query=CostsQuery,
+        answer=CostsPage,
+        errors=(InvalidRequest, PermissionDenied),
+        key="admin_key",
     ),
     Operation(
         url="openapi",

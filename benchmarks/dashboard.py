@@ -1,0 +1,171 @@
+"""What the office's pages cost when there is much usage.
+
+``python -m benchmarks.dashboard`` fills a database of its own with ten million usage records and their roll-ups, asks
+every question of the dashboard of it, opens the pages, and prints one table. PostgreSQL, or SQLite with ``--sqlite``.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import django
+
+from .durability import postgres
+from .report import processor
+
+Question = Callable[[], Any]
+
+
+@contextlib.contextmanager
+def database(home: Path, *, is_sqlite: bool) -> Iterator[None]:
+    """An empty, migrated database, and Django with it."""
+    home.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        named = {"DATABASE_URL": ""} if is_sqlite else stack.enter_context(postgres(home))
+        os.environ.update(named | {"RESPONSES_WS_VAR": str(home), "DEBUG": "0", "SECRET_KEY": "bench" * 10})
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+        django.setup()
+        management = importlib.import_module("django.core.management")
+        management.call_command("migrate", verbosity=0)
+        yield
+        importlib.import_module("django.db").connection.close()
+
+
+def questions(now: datetime) -> dict[str, Question]:
+    """The dashboard's, on rows of days for a month and on rows of hours for a day."""
+    models = importlib.import_module("responses_ws.models")
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    month = models.UsageRollup.objects.days().between(today - timedelta(days=29))
+    hours = models.UsageRollup.objects.hours().between(
+        now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=24)
+    )
+    ends = models.EndingRollup.objects.days().between(today - timedelta(days=29))
+    owner, project = models.Organization.objects.first(), models.Project.objects.first()
+    key = models.ApiKey.objects.first()
+    found: dict[str, Question] = {}
+    for name, rows in (("30 days", month), ("24 hours", hours)):
+        found |= {
+            f"{name}: totals": rows.totals,
+            f"{name}: series": lambda rows=rows: list(rows.series()),
+            f"{name}: keys": lambda rows=rows: rows.by_key(8),
+            f"{name}: projects": lambda rows=rows: rows.by_project(8),
+            f"{name}: organisations": lambda rows=rows: rows.by_organization(8),
+            f"{name}: models": lambda rows=rows: list(rows.by_model()),
+            f"{name}: by transport, with times": rows.by_transport,
+            f"{name}: times": rows.times,
+            f"{name}: times, series": rows.times_series,
+        }
+    return found | {
+        "30 days of an organisation: series": lambda: list(month.narrowed(organization_id=owner.pk).series()),
+        "30 days of a project: series": lambda: list(month.narrowed(project_id=project.pk).series()),
+        "30 days of a key: series": lambda: list(month.narrowed(api_key_id=key.pk).series()),
+        "30 days of a model: series": lambda: list(month.narrowed(model="model-small").series()),
+        "30 days: failures by code": lambda: list(ends.failures().by_reason()),
+        "month against last": lambda: models.UsageRollup.objects.days().month_against_last(now),
+        "unbilled, and the oldest": lambda: models.UsageRecord.objects.unbilled().backlog(),
+        "in progress": lambda: models.UsageRecord.objects.in_progress().count(),
+        "what a budget has spent": lambda: (
+            models.UsageRollup.objects.days()
+            .narrowed(organization_id=owner.pk)
+            .between(today.replace(day=1), today + timedelta(days=1))
+            .amount()
+        ),
+    }
+
+
+def pages() -> dict[str, Question]:
+    """What staff open, through all of Django but the socket."""
+    from django.contrib.auth import get_user_model
+    from django.test import Client
+
+    models = importlib.import_module("responses_ws.models")
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("boss", password="x"))
+    record = models.UsageRecord.objects.order_by("-pk")[1_000]
+    project = models.Project.objects.first()
+    usage = "/admin/responses_ws/usagerecord/"
+    paths = {
+        "page: dashboard": "/admin/responses_ws/dashboard/",
+        "page: usage": usage,
+        "page: usage, number 100": f"{usage}?p=100",
+        "page: usage, searched by the beginning of an id": f"{usage}?q={record.response_id[:20]}",
+        "page: usage, failed": f"{usage}?status__exact=failed",
+        "page: usage, of today": f"{usage}?started_at__gte={datetime.now(UTC):%Y-%m-%d}+00:00:00%2B00:00",
+        "page: usage, of a project": f"{usage}?project__id__exact={project.pk}",
+        "page: usage, of a model": f"{usage}?model=model-small",
+        "page: usage, sorted by tokens": f"{usage}?o=-6",
+        "page: a usage record": f"{usage}{record.pk}/change/",
+        "page: journal": "/admin/responses_ws/journal/",
+        "page: journal, searched": f"/admin/responses_ws/journal/?q={record.response_id}",
+        "page: API keys": "/admin/responses_ws/apikey/",
+        "page: organisations": "/admin/responses_ws/organization/",
+    }
+
+    def opened(path: str) -> None:
+        response = client.get(path, headers={"host": "localhost"}, secure=True)
+        assert response.status_code == 200, (path, response.status_code)
+
+    return {name: lambda path=path: opened(path) for name, path in paths.items()}
+
+
+def measured(question: Question, rounds: int) -> list[float]:
+    """Milliseconds of each round; a first one, which is not counted, warms up. A slow question is asked once."""
+    started = time.perf_counter()
+    question()
+    first = (time.perf_counter() - started) * 1000
+    if first > 2_000:
+        return [first]
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        question()
+        times.append((time.perf_counter() - started) * 1000)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="usage records (default: %(default)s)")
+    parser.add_argument("--sqlite", action="store_true", help="on SQLite instead of PostgreSQL")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="", help="measure only what has this in its name")
+    parser.add_argument("--home", type=Path, help="where the database is, and stays (default: a directory that goes)")
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        home = options.home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="responses_ws_dashboard_")))
+        stack.enter_context(database(home, is_sqlite=options.sqlite))
+        from django.db import connection
+
+        models = importlib.import_module("responses_ws.models")
+        now = datetime.now(UTC)
+        started = time.perf_counter()
+        if not models.UsageRecord.objects.exists():
+            seeding = importlib.import_module("benchmarks.seeding")
+            seeding.seed(
+                options.rows, now, lambda line: print(f"{time.perf_counter() - started:6.0f} s {line}", flush=True)
+            )
+        counted = [
+            f"{model.objects.count():,}" for model in (models.UsageRecord, models.UsageRollup, models.EndingRollup)
+        ]
+        print(f"{datetime.now(UTC):%Y-%m-%d}, {processor()}, {os.cpu_count()} cores, {connection.display_name}")
+        print(f"`python -m benchmarks.dashboard {shlex.join(sys.argv[1:])}`: {counted[0]} usage records,")
+        print(f"{counted[1]} roll-ups, {counted[2]} of endings; medians of {options.rounds} (fastest–slowest)\n")
+        print("| | ms |\n| --- | ---: |")
+        for name, question in (questions(now) | pages()).items():
+            if options.only in name:
+                times = measured(question, options.rounds)
+                print(f"| {name} | {median(times):.0f} ({min(times):.0f}–{max(times):.0f}) |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
