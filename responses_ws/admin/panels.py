@@ -10,7 +10,6 @@ from django.contrib import admin
 from django.db.models import Q
 from django.urls import reverse
 
-from responses_ws.billing.budgets import rule_of, spent_nano
 from responses_ws.models import Budget, Flag, Reconciliation, UsageRecord, UsageRollup
 from responses_ws.models.rollups import Times
 
@@ -20,8 +19,6 @@ from .scope import Scope
 
 TOP = 8
 NEWEST = 10
-MOST_BUDGETS = 50
-"""How many are looked at, the newest."""
 NEAR = 80
 """Percent of a limit from which on a budget is shown."""
 LATE = timedelta(minutes=1)
@@ -311,25 +308,22 @@ def newest(scope: Scope) -> list[dict[str, Any]]:
 
 def budgets(scope: Scope, now: datetime) -> list[NearLimit]:
     """Budgets of which four fifths are billed in their window, the fullest first."""
-    found = Budget.objects.filter(is_active=True).select_related("organization", "project", "api_key").order_by("-pk")
+    found = Budget.objects.near_limit(now, percent=NEAR)
     if scope.organization is not None:
         found = found.filter(organization=scope.organization)
     if scope.project is not None:
         found = found.filter(Q(project=scope.project) | Q(project=None, api_key=None))
-    shares = [(row, spent_nano(rule_of(row).at(now))) for row in found[:MOST_BUDGETS]]
-    near = [(row, spent) for row, spent in shares if spent * 100 >= row.limit_nano * NEAR]
-    near.sort(key=lambda pair: pair[1] / pair[0].limit_nano, reverse=True)
     return [
         NearLimit(
             name=str(row),
             url=reverse("admin:responses_ws_budget_change", args=(row.pk,)) if admin.site.is_registered(Budget) else "",
-            spent=short_money(spent, row.organization.currency),
+            spent=short_money(row.spent_nano, row.organization.currency),
             limit=short_money(row.limit_nano, row.organization.currency),
-            percent=f"{100 * spent // row.limit_nano}%",
-            width=f"{min(100 * spent / row.limit_nano, 100):.2f}",
-            is_over=spent >= row.limit_nano,
+            percent=f"{100 * row.spent_nano // row.limit_nano}%",
+            width=f"{min(100 * row.spent_nano / row.limit_nano, 100):.2f}",
+            is_over=row.spent_nano >= row.limit_nano,
         )
-        for row, spent in near[:TOP]
+        for row in found[:TOP]
     ]
 
 
