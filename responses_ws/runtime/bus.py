@@ -119,7 +119,7 @@ class Bus:
         while not task.cancelling():
             layer = get_channel_layer()
             try:
-                channel = await layer.new_channel("responses_ws.control")
+                channel = await own_channel(layer)
                 await layer.group_add(GROUP, channel)
                 rejoin_at = loop.time() + SECONDS_BETWEEN_JOINS
                 while loop.time() < rejoin_at and not task.cancelling():
@@ -140,6 +140,16 @@ class Bus:
         if tell is not None and process_name() not in message["but"]:
             async with asyncio.timeout(SECONDS_TO_SEND):
                 await layer.send(message["reply"], {"type": "reply", "body": tell()})
+
+
+async def own_channel(layer: Any) -> str:
+    """A channel of this process.
+
+    With the prefix that Channels itself gives: channels_redis waits for one prefix at a time, so that with two of them
+    one would hear nothing for seconds, those of the host project's consumers included.
+    """
+    channel: str = await layer.new_channel()
+    return channel
 
 
 def process_name() -> str:

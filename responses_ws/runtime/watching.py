@@ -97,8 +97,10 @@ class Watching:
             self._tasks.append(loop.create_task(self._hear(), name="live view of others", context=logs.of_nobody()))
 
     async def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        # A layer may swallow a cancellation.
+        while not task.cancelling():
             began = loop.time()
             snapshots = {one.process: one for one in await self._of_this_host()}
             for process, (heard_at, snapshot) in list(self._heard.items()):
@@ -141,11 +143,10 @@ class Watching:
         """Takes what others tell. A layer that is down, or times out on its own, is asked again."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
-        # A layer may swallow a cancellation that comes together with a message.
         while not task.cancelling():
             layer = get_channel_layer()
             try:
-                self._channel = self._channel or await layer.new_channel("responses_ws.live")
+                self._channel = self._channel or await bus.own_channel(layer)
                 async with asyncio.timeout(SECONDS_REMEMBERED):
                     message = await layer.receive(self._channel)
                 snapshot = msgspec.json.decode(message["body"], type=Snapshot)
@@ -232,7 +233,7 @@ class _Elsewhere:
         is_learning = time.monotonic() >= self._learn_at
         try:
             async with asyncio.timeout(within):
-                channel = await layer.new_channel("responses_ws.totals")
+                channel = await bus.own_channel(layer)
                 await bus.ask(layer, "totals", channel)
                 while is_learning or self._known - found.keys():
                     message = await layer.receive(channel)

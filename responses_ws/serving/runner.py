@@ -69,7 +69,8 @@ async def stop() -> None:
     global _task
     take_over(0)
     task, _task = _task, None
-    if task is not None:
+    # That of a loop which has ended went with it.
+    if task is not None and task.get_loop() is asyncio.get_running_loop():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from channels.layers import channel_layers
 from django.test import override_settings
 
-from responses_ws.runtime import live, watching
+from responses_ws.runtime import bus, live, siblings, watching
+from responses_ws.runtime.bus import Bus
 from responses_ws.runtime.live import ProcessTotals, Snapshot, Totals
 from responses_ws.runtime.siblings import Siblings
 from responses_ws.runtime.watching import Picture, Watching, live_totals
@@ -40,6 +42,25 @@ async def sibling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     yield
     for server in servers:
         server.close()
+
+
+@asynccontextmanager
+async def another_host(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """A process that is reached by the channel layer alone."""
+    layer = {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [url]}}
+    with override_settings(CHANNEL_LAYERS={"default": layer}):
+        channel_layers.backends = {}
+        there = Bus()
+        there.answer("live", lambda: msgspec.json.encode(OTHER))
+        there.answer("totals", lambda: msgspec.json.encode(ProcessTotals(OTHER.process, OTHER.totals)))
+        # Both are this very process.
+        monkeypatch.setattr(bus, "process_name", lambda: "other:1")
+        await there.listen()
+        try:
+            yield
+        finally:
+            await there.stop()
+            channel_layers.backends = {}
 
 
 async def picture_of(processes: int) -> Picture:
@@ -75,3 +96,21 @@ async def test_a_layer_that_is_down_is_said_and_this_host_is_shown(sibling: None
         channel_layers.backends = {}
 
     assert picture.totals.sockets == 3
+
+
+def test_siblings_of_this_process_are_the_modules() -> None:
+    assert watching.siblings is siblings.siblings
+
+
+async def test_another_host_is_shown_by_the_channel_layer(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with another_host(redis_url, monkeypatch):
+        # Who asks leaves itself out, by a name that it takes from here.
+        monkeypatch.setattr(bus, "ask", _asking_everybody)
+        picture = await picture_of(2)
+
+    assert picture.layer == "ok"
+    assert {one.process for one in picture.processes} == {live.process_name(), "other:1"}
+
+
+async def _asking_everybody(layer: Any, what: str, reply: str, *, but: Any = ()) -> None:
+    await layer.group_send(bus.GROUP, {"type": "ask", "what": what, "reply": reply, "but": list(but)})
