@@ -6,7 +6,6 @@ from .budgets import Budget, BudgetAlert
 from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .credits import CreditGrant, GrantUse
-from .deliveries import Delivery
 from .invoices import Invoice, InvoiceLine, InvoiceSeries
 from .ledger import Account, Journal, Posting, RatedLine
 from .prices import Component, Price
@@ -32,7 +31,6 @@ __all__ = [
     "ConversationItem",
     "CreditGrant",
     "Dashboard",
-    "Delivery",
     "EndingRollup",
     "Flag",
     "GrantUse",

@@ -70,7 +70,6 @@ NEVER_REGISTERED = {
     "backgroundrun",
     "idempotencykey",
     "grantuse",
-    "delivery",
     "invoiceline",
     "invoiceseries",
     "usagerollup",

@@ -99,6 +99,7 @@ async def test_two_workers_and_many_sockets_race_for_the_last_of_it_and_overspen
     assert LIMIT - 12 * MOST <= spent(servers[0], organization_id) <= LIMIT
 
 
+@pytest.mark.chaos
 async def test_a_redis_that_is_emptied_in_the_middle_lets_nobody_overspend(
     servers: tuple[Server, Server], made: dict[str, tuple[int, int, str]], shared_redis: Redis
 ) -> None:
@@ -120,6 +121,7 @@ async def until_spent(server: Server, organization_id: int, amount: int) -> None
     await asyncio.to_thread(until, lambda: spent(server, organization_id) >= amount, f"{amount} to be spent")
 
 
+@pytest.mark.chaos
 async def test_a_raised_budget_counts_on_sockets_that_are_open(
     servers: tuple[Server, Server], made: dict[str, tuple[int, int, str]]
 ) -> None:

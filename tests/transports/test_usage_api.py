@@ -134,14 +134,13 @@ def test_an_organisation_sees_its_own_figures_and_no_others(books: Books) -> Non
     ledger.bill_all()
     query = {"end_time": unix(DAY + timedelta(days=1)), "group_by": "model"}
 
-    for narrowed in ({}, {"project_ids": others.project.pk}, {"api_key_ids": others.api_key.pk}):
-        for path in (USAGE, COSTS):
-            asked = {**query, "group_by": "line_item"} if path == COSTS else query
-            if path == COSTS and narrowed.get("models"):
-                continue
-            answer = books.ask(path, **asked, **narrowed)
-            assert results(answer) == []
-            assert b"secret-model" not in answer.content
+    foreign = [{}, {"project_ids": others.project.pk}, {"api_key_ids": others.api_key.pk}, {"models": "secret-model"}]
+    for narrowed in foreign:
+        answer = books.ask(**query, **narrowed)
+        assert results(answer) == []
+        assert narrowed.get("models") or b"secret-model" not in answer.content
+    for narrowed in foreign[:3]:
+        assert results(books.ask(COSTS, **{**query, "group_by": "line_item"}, **narrowed)) == []
     assert len(results(others.ask(**query))) == 1
 
 
