@@ -1,6 +1,7 @@
 """Stacked bars and lines as numbers for an SVG: no script, no inline style, nothing fetched. Pure."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -17,6 +18,8 @@ MOST_LABELS = 6
 
 Values = Mapping[datetime, Mapping[str, float | None]]
 """By the beginning of an hour or a day, and by series."""
+
+_ZEROS, _CENTS = re.compile(r"(\.\d\d)0+\b"), re.compile(r"\.\d\d(?!\d)")
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -229,7 +232,12 @@ def _places(starts: Sequence[datetime]) -> list[_Place]:
 def _ticks(step: int, count: int, largest: int, show: Callable[[int], str]) -> list[Tick]:
     # Without any value the least unit would be shown, in all its digits.
     numbers = range(count + 1 if largest > 0 else 1)
-    return [Tick(_number(TOP + PLOT_HEIGHT - PLOT_HEIGHT * number / count), show(step * number)) for number in numbers]
+    labels = [show(step * number) for number in numbers]
+    # Next to $1.00 half a dollar is $0.50, not $0.5000.
+    even = [_ZEROS.sub(r"\1", label) for label in labels]
+    if all(_CENTS.search(label) for label in even):
+        labels = even
+    return [Tick(_number(TOP + PLOT_HEIGHT - PLOT_HEIGHT * number / count), labels[number]) for number in numbers]
 
 
 def _number(value: float) -> str:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from responses_ws.admin.charts import Dot, lines, nice_scale, stacked
+from responses_ws.admin.formats import short_dollars
 
 DAY = datetime(2026, 11, 29, tzinfo=UTC)
 
@@ -28,6 +29,21 @@ def test_pieces_are_stacked_from_the_bottom_up_and_a_reversal_is_told_not_drawn(
     assert heights == {"a": pytest.approx(99.6), "b": pytest.approx(66.4)}
     assert column.title == "Sun, 29 Nov 2026: 9\nA 6\nB 4\nC -1"
     assert [tick.label for tick in chart.ticks] == ["0", "2", "4", "6", "8", "10"]
+
+
+@pytest.mark.parametrize(
+    ("largest", "labels"),
+    [
+        (2 * 10**9, ["$0.00", "$0.50", "$1.00", "$1.50", "$2.00"]),
+        (5 * 10**7, ["$0.00", "$0.01", "$0.02", "$0.03", "$0.04", "$0.05"]),
+        (2 * 10**6, ["$0.00", "$0.0005", "$0.001", "$0.0015", "$0.002"]),
+    ],
+    ids=["dollars", "cents", "less than cents"],
+)
+def test_the_labels_of_an_axis_have_as_many_places_as_they_need(largest, labels):
+    chart = stacked([DAY], {DAY: {"a": largest}}, {"a": "A"}, short_dollars)
+
+    assert [tick.label for tick in chart.ticks] == labels
 
 
 def test_a_chart_of_nothing_has_a_ground_line_only():
