@@ -145,6 +145,7 @@ budget.save()
     assert before == ["error", "error"]
 
 
+@pytest.mark.chaos
 async def test_what_a_killed_process_held_is_free_again_and_what_a_living_one_holds_is_not(
     servers: tuple[Server, Server], made: dict[str, tuple[int, int, str]], shared_redis: Redis
 ) -> None:

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITES = ["tests/billing/test_ledger.py", "tests/billing/test_reconcile.py", "tests/billing/test_concurrency.py"]
 SUITES += ["tests/billing/test_guards.py", "tests/billing/test_pricebook.py"]
 SUITES += ["tests/billing/test_credits.py", "tests/billing/test_invoices.py", "tests/billing/test_invoices_at_once.py"]
-SUITES += ["tests/models", "tests/admin", "tests/stores", "tests/runtime", "tests/serving", "tests/transports"]
+SUITES += ["tests/models", "tests/stores", "tests/serving"]
+# Doors and pages ask the database through those.
+FURTHER = ["tests/admin", "tests/runtime", "tests/transports"]
 # They ask nothing of a database that others in their rooms do not.
 ELSEWHERE = ["runtime/test_autobahn.py", "runtime/test_protocols.py", "runtime/test_smuggling.py"]
 ELSEWHERE += ["stores/test_redis.py", "serving/test_moving_chains.py", "transports/test_fallback.py"]
@@ -52,9 +54,10 @@ def postgres():
 
 
 @pytest.mark.stack
-def test_the_same_promises_hold_on_postgresql(postgres):
+@pytest.mark.parametrize("suites", [SUITES, pytest.param(FURTHER, marks=pytest.mark.chaos)], ids=["rooms", "doors"])
+def test_the_same_promises_hold_on_postgresql(postgres, suites):
     # The server goes with its databases, so nobody waits for the last thread to let go of one.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--reuse-db", *SUITES]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--reuse-db", *suites]
     command += ["-m", "database and not chaos", *(f"--ignore=tests/{path}" for path in ELSEWHERE)]
 
     run = subprocess.run(command, cwd=ROOT, env=postgres, capture_output=True, text=True, timeout=1200)

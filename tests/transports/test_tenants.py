@@ -25,6 +25,7 @@ from responses_ws.models import (
     StoredResponse,
 )
 from responses_ws.runtime.writer import writer
+from responses_ws.serving import budgets
 from responses_ws.stores import conversations, rows
 from responses_ws.stores.memory import hot_tier
 from responses_ws.testing import ResponsesCommunicator
@@ -133,6 +134,12 @@ def constraints_off() -> Iterator[None]:
         return
     with connection.constraint_checks_disabled():
         yield
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets are read once, and not again while statements are counted."""
+    monkeypatch.setattr(budgets, "SECONDS_BETWEEN_READS", 3600.0)
 
 
 @pytest.fixture
