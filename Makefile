@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 VENV6 := .venv-django6
 DJANGO6 := Django>=6.0,<6.2
-PURE_ROOMS := protocol connection rendering
+PURE_ROOMS := protocol connection rendering engines tools safety benchmarks docs
 JOBS ?= 2
 # File by file, since a file has its servers, and in the order of tests/conftest.py.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -44,7 +44,7 @@ $(VENV)/.tests: $(VENV)/.installed
 	@$(PY) $(PIP) install -e '.[test]'
 	@touch $@
 
-# Django 6 needs Python 3.12. Tests that start servers ran on the reference stack already; the pure rooms know no Django.
+# Django 6 needs Python 3.12. Tests that start servers ran on the reference stack already; these rooms know little of Django.
 test-django6: ## run the tests on Django 6.x, in a second environment
 	@python="$$(sh .ci/find-python 12)" || { echo "NOT RUN on Django 6: no Python 3.12 or newer was found here"; exit 0; }; \
 		set -e; \

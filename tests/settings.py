@@ -21,3 +21,6 @@ RESPONSES_WS["INVOICES"] = "off"
 RESPONSES_WS["PLAYGROUND"] = True
 # What a turn does when these pass is tested where they are set; a busy machine must not get there by itself.
 RESPONSES_WS["LIMITS"] = {"created_seconds": 10.0, "redis_seconds": 10.0}
+
+# Since Django 6.1 mail asks for this, and nothing else.
+MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
