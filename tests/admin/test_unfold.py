@@ -21,8 +21,8 @@ def test_every_page_opens_in_unfold_too():
     # The base classes are chosen when the pages are imported, so it takes a process of its own.
     chosen = ["tests/admin/test_pages.py", "-k", "opens"]
     # What unfold overrides in an old way is its own.
-    theirs = ["-W", "ignore:Overriding get_action_choices"]
-    command = [sys.executable, "-m", "pytest", "--ds=tests.unfold_settings", "-p", "no:cacheprovider", "-q", *theirs, *chosen]
+    chosen += ["-W", "ignore:Overriding get_action_choices"]
+    command = [sys.executable, "-m", "pytest", "--ds=tests.unfold_settings", "-p", "no:cacheprovider", "-q", *chosen]
     ran = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
     )
