@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 VENV6 := .venv-django6
 DJANGO6 := Django>=6.0,<6.2
-PURE_ROOMS := protocol connection rendering engines tools safety benchmarks docs
+ONE_DJANGO := protocol connection rendering engines tools safety benchmarks docs hostile runtime project
 JOBS ?= 2
 # File by file, since a file has its servers, and in the order of tests/conftest.py.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -57,7 +57,7 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 		fi; \
 		$(VENV6)/bin/python -c "import django, sys; print('Tests on Django', django.__version__, 'and Python', sys.version.split()[0])"; \
 		$(VENV6)/bin/python -m pytest -m "not chaos and not vllm and not families and not browser and not stack and not conformance" \
-			$(PURE_ROOMS:%=--ignore=tests/%) $(PARALLEL) -p no:cacheprovider $(ARGS)
+			$(ONE_DJANGO:%=--ignore=tests/%) $(PARALLEL) -p no:cacheprovider $(ARGS)
 
 # One process: it has one browser, and each file its server.
 test-browser: $(VENV)/.tests ## open the pages in a real browser; skipped where there is none [CHROMIUM=/path] [ARGS=…]
