@@ -13,6 +13,9 @@ from websockets.exceptions import ConnectionClosed
 from .canaries import CANARIES, SHORT
 from .looks import barriers, overflow, shoot
 
+# Each waits for what takes seconds: orders of the office, sockets that close.
+pytestmark = pytest.mark.chaos
+
 PEOPLE = {"watcher": ["view_usagerecord"]}
 SEED = f"{__name__}.seed"
 SITE = {"environment": {"RATES": "{}"}}
