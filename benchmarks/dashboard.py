@@ -90,7 +90,7 @@ def pages() -> dict[str, Question]:
 
     models = importlib.import_module("responses_ws.models")
     client = Client()
-    client.force_login(get_user_model().objects.create_superuser("boss", password="x"))
+    client.force_login(get_user_model().objects.get_or_create(username="boss", is_staff=True, is_superuser=True)[0])
     record = models.UsageRecord.objects.order_by("-pk")[1_000]
     project = models.Project.objects.first()
     usage = "/admin/responses_ws/usagerecord/"

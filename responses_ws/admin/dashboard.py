@@ -59,8 +59,7 @@ def figures(scope: Scope, may: Any = lambda _permission: True, now: datetime | N
     now = now or timezone.now()
     rows = scope.within(UsageRollup.objects)
     endings = scope.within(EndingRollup.objects.failures())
-    by_start = {row["start"]: row for row in rows.series()}
-    times, of_host = rows.times(), host()
+    seen, of_host = rows.overview(), host()
     return {
         "title": "Dashboard",
         "scope": scope,
@@ -71,12 +70,12 @@ def figures(scope: Scope, may: Any = lambda _permission: True, now: datetime | N
         "is_new": not UsageRecord.objects.exists(),
         "steps": choices.first_steps(may),
         "books": Reconciliation.objects.newest() if may("responses_ws.view_reconciliation") else None,
-        "money_cards": panels.money_cards(scope, rows.totals(), now),
-        "load_cards": panels.load_cards(scope, times, of_host, now),
-        "charts": charts(scope, by_start, rows.times_series()),
+        "money_cards": panels.money_cards(scope, seen.totals, now),
+        "load_cards": panels.load_cards(scope, seen.times, of_host, now),
+        "charts": charts(scope, seen.series, seen.times_series),
         "rankings": panels.rankings(scope, rows),
-        "ways": panels.ways(rows),
-        "phases": panels.phases(times, of_host.settle_ms),
+        "ways": panels.ways(seen.transports),
+        "phases": panels.phases(seen.times, of_host.settle_ms),
         "host": of_host,
         "reasons": panels.reasons(scope, endings),
         "budgets": panels.budgets(scope, now) if may("responses_ws.view_budget") else None,

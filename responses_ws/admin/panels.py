@@ -213,9 +213,8 @@ def _ranking(title: str, column: str, ranked: list[tuple[str, str, str, Any]], s
     )
 
 
-def ways(rows: Any) -> list[Way]:
-    """WebSocket mode beside HTTP."""
-    found = rows.by_transport()
+def ways(found: list[dict[str, Any]]) -> list[Way]:
+    """WebSocket mode beside HTTP, of rows as `Overview.transports`."""
     total = sum(row["responses"] for row in found)
     titles = dict(UsageRecord.Transport.choices)
     return [

@@ -11,7 +11,7 @@ from django.utils.safestring import mark_safe
 from responses_ws.billing import money
 from responses_ws.billing.outcomes import explained
 from responses_ws.billing.rerating import rerate
-from responses_ws.models import Journal, Posting, UsageRecord
+from responses_ws.models import Journal, Posting, UsageRecord, UsageRollup
 
 from .base import ProjectFilter, ReadOnlyAdmin, link_to
 from .formats import dollars, milliseconds, shortened, thousands
@@ -39,6 +39,30 @@ class UnbillableFilter(admin.SimpleListFilter):
 
     def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(pk__in=UsageRecord.objects.unbillable()) if self.value() == "failed" else queryset
+
+
+class ModelFilter(admin.SimpleListFilter):
+    """The models of the roll-ups: those of the records would be looked for in all of them."""
+
+    title = "model"
+    parameter_name = "model"
+
+    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in UsageRollup.objects.model_names()]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(model=self.value()) if self.value() else queryset
+
+
+class RenderPathFilter(admin.SimpleListFilter):
+    title = "render path"
+    parameter_name = "render_path"
+
+    def lookups(self, _request: HttpRequest, _model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in ("append", "rewind", "full")]
+
+    def queryset(self, _request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(render_path=self.value()) if self.value() else queryset
 
 
 @admin.register(UsageRecord)
@@ -71,8 +95,8 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         UnbillableFilter,
         "is_warmup",
         "estimated",
-        "render_path",
-        "model",
+        RenderPathFilter,
+        ModelFilter,
         "project__organization",
         ("project", ProjectFilter),
     )

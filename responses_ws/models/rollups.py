@@ -1,12 +1,13 @@
 """Usage added up by the hour and by the day, so that a page of figures costs the same at any number of responses."""
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import msgspec
 from django.db import models
-from django.db.models import F, Sum
+from django.db.models import F, Max, Q, Sum
 
 from .accounts import ApiKey, Organization, Project
 
@@ -63,6 +64,19 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, float]
     """The mean milliseconds of a response, in order: ``checks``, ``render``, ``first_token`` (from the engine's call to
     its first output) and ``rest``. Their sum is the mean duration. Empty of no responses."""
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page of figures says of all rows together, and of their hours or days: one look at them for all of it."""
+
+    totals: dict[str, int]
+    """As `UsageRollupQuerySet.totals`."""
+    series: dict[datetime, dict[str, int]]
+    """The same by ``start``; hours or days of nothing are absent."""
+    times: Times
+    times_series: dict[datetime, Times]
+    transports: list[dict[str, Any]]
+    """As `UsageRollupQuerySet.by_transport`."""
 
 
 def percentile(counts: list[int], fraction: float) -> float | None:
@@ -175,11 +189,11 @@ class UsageRollupQuerySet(RollupQuerySet):
         today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         month = today.replace(day=1)
         last = (month - timedelta(days=1)).replace(day=1)
-        return {
-            "this": self.between(month, today + timedelta(days=1)).amount(),
-            "last": self.between(last, month).amount(),
-            "last_by_now": self.between(last, min(last + timedelta(days=today.day), month)).amount(),
-        }
+        same_day = min(last + timedelta(days=today.day), month)
+        spans = {"this": Q(start__gte=month), "last": Q(start__lt=month), "last_by_now": Q(start__lt=same_day)}
+        sums = {name: Sum("amount_nano", filter=span) for name, span in spans.items()}
+        amounts = self.between(last, today + timedelta(days=1)).aggregate(**sums)
+        return {name: amount or 0 for name, amount in amounts.items()}
 
     def totals(self) -> dict[str, int]:
         """`SUMS`, and ``completed``, ``incomplete``, ``failed``, ``cancelled``, ``abandoned``: zeros of nothing."""
@@ -188,6 +202,13 @@ class UsageRollupQuerySet(RollupQuerySet):
     def series(self) -> models.QuerySet[Any]:
         """Rows of ``start`` and what `totals` has, in order; hours or days of nothing are absent."""
         return self.values("start").annotate(**SUMS, **_BY_STATUS).order_by("start")
+
+    def model_names(self, since: datetime | None = None) -> list[str]:
+        """The models that were asked for on the days since then (None: the last 90 with usage), in order."""
+        days = self.days()
+        newest = days.aggregate(newest=Max("start"))["newest"]
+        since = since or (newest and newest - timedelta(days=90))
+        return sorted(set(days.between(since).order_by().values_list("model", flat=True).distinct()))
 
     def by_model(self) -> models.QuerySet[Any]:
         """Rows of ``model`` and `SUMS`, the dearest first."""
@@ -224,6 +245,36 @@ class UsageRollupQuerySet(RollupQuerySet):
         rows = self.values("transport").annotate(**sums, **_TIME_SUMS).order_by("-responses", "transport")
         kept = ("transport", *sums)
         return [{name: row[name] for name in kept} | {"times": _times(row)} for row in rows]
+
+    def overview(self) -> Overview:
+        """Everything that needs no names, by one query: one by one, the same rows would be read five times."""
+        sums = {**SUMS, **_BY_STATUS, **_TIME_SUMS}
+        whole: Counter[str] = Counter()
+        starts: dict[datetime, Counter[str]] = defaultdict(Counter)
+        transports: dict[str, Counter[str]] = defaultdict(Counter)
+        # Not sorted by the database, which would sort the wide rows before it adds them up.
+        rows = self.order_by().values("start", "transport").annotate(**sums)
+        for row in sorted(rows, key=lambda row: row["start"]):
+            numbers = {name: row[name] or 0 for name in sums}
+            for counter in (whole, starts[row["start"]], transports[row["transport"]]):
+                counter.update(numbers)
+        names = (*SUMS, *_BY_STATUS)
+        busiest = sorted(transports.items(), key=lambda item: (-item[1]["responses"], item[0]))
+        return Overview(
+            totals={name: whole[name] for name in names},
+            series={start: {name: numbers[name] for name in names} for start, numbers in starts.items()},
+            times=_times({name: whole[name] for name in _TIME_SUMS}),
+            times_series={start: _times(numbers) for start, numbers in starts.items()},
+            transports=[
+                {
+                    "transport": transport,
+                    "responses": numbers["responses"],
+                    "failures": numbers["failures"],
+                    "times": _times(numbers),
+                }
+                for transport, numbers in busiest
+            ],
+        )
 
     def times(self) -> Times:
         """How fast all of them were."""

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from responses_ws.admin import base
 from responses_ws.models import (
     Account,
     Journal,
@@ -231,3 +232,21 @@ def test_usage_is_found_by_the_beginning_of_its_response_id(boss, db):
 
     assert "resp_aaa" in page
     assert "resp_bbb" not in page
+
+
+def test_a_list_of_usage_looks_for_its_choices_in_no_record(boss, filled):
+    with CaptureQueriesContext(connection) as queries:
+        page = boss.get(changelist("usagerecord"))
+
+    assert b"?model=m" in page.content
+    assert not [
+        query["sql"] for query in queries if query["sql"].startswith('SELECT DISTINCT "responses_ws_usagerecord"')
+    ]
+
+
+def test_a_list_of_what_others_write_is_counted_no_further_than_people_look(boss, filled, monkeypatch):
+    monkeypatch.setattr(base, "MOST_COUNTED", 3)
+
+    page = boss.get(changelist("usagerecord"))
+
+    assert page.context["cl"].paginator.count == 3

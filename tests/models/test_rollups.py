@@ -201,3 +201,21 @@ def test_failures_are_counted_by_their_code():
         ("lease_expired", 1),
         ("rate_limit_exceeded", 1),
     ]
+
+
+def test_an_overview_says_what_each_question_says_by_itself():
+    make_prices()
+    make_record(first_token_ms=90.0, duration_ms=400.0)
+    make_record(transport="sse", first_token_ms=30.0, duration_ms=3_000.0, started_at=NOON + timedelta(hours=3))
+    make_record(transport="sse", status="failed", reason="server_error", duration_ms=5.0)
+    ledger.bill_batch()
+    hours = UsageRollup.objects.hours()
+
+    seen = hours.overview()
+
+    assert seen.totals == hours.totals()
+    assert [{"start": start, **row} for start, row in seen.series.items()] == list(hours.series())
+    assert seen.times == hours.times()
+    assert seen.times_series == hours.times_series()
+    assert seen.transports == hours.by_transport()
+    assert UsageRollup.objects.none().overview().totals == UsageRollup.objects.none().totals()
