@@ -72,6 +72,14 @@ class ReadOnlyAdmin(NeverEdited, ModelAdmin):
     class Media:
         css = OFFICE_CSS
 
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        answer = super().changelist_view(request, extra_context)
+        listed = getattr(answer, "context_data", None) or {}
+        if "cl" in listed and listed["cl"].paginator.count >= MOST_COUNTED:
+            # Else the number below the list would pass for that of all rows.
+            listed["subtitle"] = f"The first {MOST_COUNTED:,} in this order. Filter or search for others."
+        return answer
+
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         # Who may change the table has no use for that here; to see it is a right of its own.
         return request.user.has_perm(f"{self.opts.app_label}.view_{self.opts.model_name}")

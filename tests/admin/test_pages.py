@@ -250,3 +250,5 @@ def test_a_list_of_what_others_write_is_counted_no_further_than_people_look(boss
     page = boss.get(changelist("usagerecord"))
 
     assert page.context["cl"].paginator.count == 3
+    assert b"The first 3 in this order" in page.content
+    assert b"in this order" not in boss.get(f"{changelist('usagerecord')}?status=nothing").content
