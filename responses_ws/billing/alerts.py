@@ -8,11 +8,10 @@ from typing import Any
 from django.core.mail import send_mail
 from django.utils import timezone
 
-from responses_ws.connection.budgets import money
 from responses_ws.models import Budget, BudgetAlert
 from responses_ws.signals import budget_alert
 
-from . import webhooks
+from . import money, webhooks
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ def _signal(alert: BudgetAlert) -> None:
 
 def _email(alert: BudgetAlert) -> None:
     budget, currency = alert.budget, alert.budget.organization.currency
-    spent, limit = money(alert.spent_nano, currency), money(budget.limit_nano, currency)
+    spent, limit = (money.spoken(nano, currency) for nano in (alert.spent_nano, budget.limit_nano))
     since = f"{alert.window_start:%Y-%m-%d %H:%M} UTC"
     what_then = "Requests beyond it are refused." if budget.is_hard else "Nothing is refused: it only tells."
     send_mail(
