@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ MOST = 20
 """Tokens of an answer, each of which costs a nano unit; input is free."""
 LIMIT = 1_010
 """Of each organisation's budget: no multiple of what turns cost."""
-NAMES = ("race", "flush", "kill", "raise")
+NAMES = ("race", "flush", "kill", "raise", "made last")
 
 _MAKE = f"""
 import json
@@ -61,7 +63,25 @@ def servers(tmp_path_factory: pytest.TempPathFactory, shared_redis: Redis) -> It
 def made(servers: tuple[Server, Server]) -> dict[str, tuple[int, int, str]]:
     """(organisation, budget, key) by name."""
     found: dict[str, tuple[int, int, str]] = json.loads(servers[0].manage("shell", "-c", _MAKE).splitlines()[-1])
+    # A budget that is new is heard of within a second: until then its turns run without.
+    for server in servers:
+        until(lambda server=server: is_refused(server, found["made last"][2]), "the budgets to be known")
     return found
+
+
+def is_refused(server: Server, key: str) -> bool:
+    """Whether a turn that costs more than the budget is."""
+    body = {"model": "scripted", "input": "!tokens 1", "store": False, "max_output_tokens": 2 * LIMIT}
+    request = urllib.request.Request(
+        f"{server.url}/v1/responses",
+        data=json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30):
+            return False
+    except urllib.error.HTTPError as answer:
+        return answer.code == 429
 
 
 def spent(server: Server, organization_id: int) -> int:
