@@ -135,18 +135,18 @@ class BudgetAdmin(ModelAdmin):
 
     @admin.display(description="spent", ordering="spent_nano")
     def spent(self, budget: Budget) -> str:
-        return money.spoken(budget.spent_nano, budget.organization.currency)
+        return _to_the_cent(budget.spent_nano, budget.organization.currency)
 
     @admin.display(description="left")
     def left(self, budget: Budget) -> str:
-        return money.spoken(budget.limit_nano - budget.spent_nano, budget.organization.currency)
+        return _to_the_cent(budget.limit_nano - budget.spent_nano, budget.organization.currency)
 
     @admin.display(description="held by responses that run or are being billed")
     def held(self, budget: Budget) -> str:
         if not (budget.is_hard and budget.is_active):
             return "nothing: it refuses nobody"
         standing = async_to_sync(holds.standing)(rule_of(budget).at(timezone.now()))
-        return "unknown" if standing is None else money.spoken(standing[1], budget.organization.currency)
+        return "unknown" if standing is None else _to_the_cent(standing[1], budget.organization.currency)
 
     @admin.display(description="told in this window")
     def told(self, budget: Budget) -> str:
@@ -175,3 +175,9 @@ def _state_of(alert: BudgetAlert) -> str:
     if alert.told_at is not None:
         return f"told {alert.told_at:%Y-%m-%d %H:%M}"
     return "given up" if alert.tries >= ALERT_TRIES else "being told"
+
+
+def _to_the_cent(nano: int, currency: str) -> str:
+    """What is a cent or more without the fractions of one: those are the ledger's."""
+    cents = money.cents_of(nano, currency)
+    return money.spoken(cents * money.nano_per_cent(currency) if cents else nano, currency)
