@@ -43,7 +43,7 @@ async def live(page: Page, site: Site, held: AsyncExitStack) -> None:
     keys = site.seeded["keys"]
     for number, key in enumerate(keys):
         headers = {"Authorization": f"Bearer {key}"}
-        socket = await held.enter_async_context(connect(site.socket_url, additional_headers=headers))
+        socket = await held.enter_async_context(connect(site.socket_url, additional_headers=headers, close_timeout=0.1))
         if number % 3 != 2:
             asked = {"type": "response.create", "model": "scripted", "input": SLOW, "stream_id": "main"}
             await socket.send(json.dumps(asked))

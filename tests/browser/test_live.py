@@ -13,9 +13,6 @@ from websockets.exceptions import ConnectionClosed
 from .canaries import CANARIES, SHORT
 from .looks import barriers, overflow, shoot
 
-# Each waits for what takes seconds: orders of the office, sockets that close.
-pytestmark = pytest.mark.chaos
-
 PEOPLE = {"watcher": ["view_usagerecord"]}
 SEED = f"{__name__}.seed"
 SITE = {"environment": {"RATES": "{}"}}
@@ -34,7 +31,9 @@ async def connected(site: Any, key: str, agent: str = "Agents/Python 0.24") -> A
     """A socket on which a turn runs; what it is told can be read from it."""
     url = f"{site.origin.replace('http', 'ws')}/v1/responses"
     headers = {"Authorization": f"Bearer {site.seeded[key]}"}
-    async with connect(url, additional_headers=headers, user_agent_header=agent) as socket:
+    # What nobody has read is in the way of the answer to a Close.
+    options = {"user_agent_header": agent, "close_timeout": 0.1}
+    async with connect(url, additional_headers=headers, **options) as socket:
         create = {"type": "response.create", "model": "scripted", "input": "!tokens 4000 !rate 40", "stream_id": "main"}
         await socket.send(json.dumps(create))
         yield socket
