@@ -119,3 +119,42 @@ async def test_it_bars_nobody_and_fits_its_window(site, new_context, tmp_path: P
         await shoot(page, tmp_path / "live.png")
         assert await barriers(page, "#rws-live") == []
         assert await overflow(page) == 0
+
+
+async def test_a_revoked_key_loses_its_socket_when_its_turn_has_ended_and_others_do_not(site, page):
+    async with connected(site, "b") as revoked, connected(site, "c") as spared:
+        await page.goto(PAGE)
+        await page.fill("#rws-live-filter", f"{SHORT}b")
+        button = page.get_by_role("button", name="Revoke the key")
+        await button.wait_for()
+        assert await button.count() == 1
+
+        await button.click()
+        await page.locator("#rws-live-no").click()
+        assert spared.close_code is revoked.close_code is None
+        await button.click()
+        await page.locator("#rws-live-yes").click()
+        await page.locator("#rws-live-dialog[open]").wait_for(state="detached")
+        await page.get_by_role("button", name="Cancel the turn").click()
+        await page.locator("#rws-live-yes").click()
+
+        assert (await end_of(revoked))[0] == 1008
+        assert spared.close_code is None
+
+
+async def test_a_server_that_goes_away_is_told_and_found_again(page, watch):
+    watch.allow("WebSocket connection to")
+    tries = []
+
+    async def route(socket: Any) -> None:
+        tries.append(socket)
+        if len(tries) == 1:
+            await socket.close(code=1012)
+        else:
+            socket.connect_to_server()
+
+    await page.route_web_socket("**/socket/", route)
+    await page.goto(PAGE)
+
+    await page.get_by_text("Live, this host only").wait_for()
+    assert len(tries) == 2
