@@ -25,7 +25,6 @@ from responses_ws.models import (
     StoredResponse,
 )
 from responses_ws.runtime.writer import writer
-from responses_ws.serving import budgets
 from responses_ws.stores import conversations, rows
 from responses_ws.stores.memory import hot_tier
 from responses_ws.testing import ResponsesCommunicator
@@ -37,6 +36,13 @@ Call = Callable[[AsyncClient, str], Awaitable[Any]]
 KINDS = ("foreign", "of another project", "unknown", "expired", "deleted", "without an owner", "wrong prefix")
 """The database has to be asked about these. Whoever sends a malformed one knows by itself that it is."""
 MALFORMED = "not.an.id"
+OF_THE_PROCESS = (
+    "controlmessage",
+    "websocketshare",
+    'FROM "responses_ws_budget"',
+    'WHERE "responses_ws_organization"."is_prepaid"',
+)
+"""What a process asks every few seconds belongs to nobody's question."""
 NOBODY = 10**9
 """No project has this id."""
 
@@ -105,8 +111,7 @@ def counted() -> Iterator[list[str]]:
     statements: list[str] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        # What a process asks twice a second belongs to nobody's question.
-        if "controlmessage" not in sql and "websocketshare" not in sql:
+        if not any(one in sql for one in OF_THE_PROCESS):
             statements.append(sql)
         return execute(sql, params, many, context)
 
@@ -134,12 +139,6 @@ def constraints_off() -> Iterator[None]:
         return
     with connection.constraint_checks_disabled():
         yield
-
-
-@pytest.fixture(autouse=True)
-def nobody_else_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Budgets are read once, and not again while statements are counted."""
-    monkeypatch.setattr(budgets, "SECONDS_BETWEEN_READS", 3600.0)
 
 
 @pytest.fixture
