@@ -5,67 +5,33 @@
 
 import argparse
 import contextlib
-import gc
-import itertools
-import json
-import os
 import signal
 import sys
-import sysconfig
-import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
+from statistics import median
 
-from .report import Load, Rollout, header, table, versions
-from .stack import Server, cpu_seconds, fake_engine, responses_server
+from .figures import Findings, arguments
+from .loop import Load, Rollout, run
+from .report import table
+from .stack import Server, fake_engine, responses_server
 from .ways import WAYS, Peer
 from .wire import BenchmarkError
 
-OUTPUT_CHARACTERS = 2048  # what a tool gives back each turn
 EMBEDDED_MODEL = "smollm2"
-EMBEDDED_OUTPUT_CHARACTERS = 512  # it reads some 80 tokens a second and has room for 4,096
 EMBEDDED_TURN_SECONDS = 120
-SOURCES = ("argparse.py", "ast.py", "inspect.py", "typing.py", "pathlib.py", "shutil.py", "tarfile.py", "zipfile.py")
-PACES = ((20, 65), (100, 1000), (100, 0))  # (tokens a turn, tokens a second; 0: as fast as it goes)
+PACES = ((20, 65), (100, 1000), (100, 4000))  # (tokens a turn, tokens a second; 0: as fast as it goes)
+AIMS: dict[tuple[str, int], tuple[float | None, float | None, float | None]] = {
+    ("ids", 1000): (0.55, 1.05, 0.05),
+    ("ids", 4000): (0.28, 1.15, 0.05),
+    ("harmony", 1000): (0.80, 1.05, None),
+    ("harmony", 4000): (0.50, 1.15, None),
+}
+"""Of WebSocket with 100 turns, by engine and tokens a second: end to end ÷ the whole history on new connections, and
+÷ the engine's own time; the first token ÷ that of the former."""
 WARM_UP_TURNS = 3
-
-
-def tool_outputs(characters: int = OUTPUT_CHARACTERS) -> Iterator[str]:
-    """Slices of Python's standard library, always the same ones in the same order."""
-    library = Path(sysconfig.get_path("stdlib"))
-    paths = [path for name in SOURCES if (path := library / name).is_file()]
-    text = "".join(path.read_text(encoding="utf-8") for path in paths)
-    for start in itertools.cycle(range(0, len(text) - characters, characters)):
-        yield text[start : start + characters]
-
-
-def run(way_name: str, load: Load, peer: Peer, *, pid: int = 0) -> Rollout:
-    """Run one loop.
-
-    Raises:
-        BenchmarkError: a turn failed, or the history did not reach the engine.
-    """
-    rollout = Rollout(load, way_name)
-    outputs = tool_outputs(EMBEDDED_OUTPUT_CHARACTERS if peer.is_forced else OUTPUT_CHARACTERS)
-    output = ""
-    gc.collect()
-    cpu_before = cpu_seconds(pid)
-    way = WAYS[way_name](peer)
-    with contextlib.closing(way):
-        started = time.perf_counter()
-        way.open()
-        rollout.connect = time.perf_counter() - started
-        for number in range(1, load.turns + 1):
-            turn = way.turn(output)
-            is_counted = rollout.turns and turn.input_tokens
-            if is_counted and turn.input_tokens - rollout.turns[-1].input_tokens < len(output) // 5:
-                raise BenchmarkError(f"{way_name}: at turn {number} the engine did not get the history: {turn}")
-            rollout.turns.append(turn)
-            output = next(outputs)
-    cpu_after = cpu_seconds(pid)
-    rollout.cpu = cpu_after - cpu_before if cpu_before is not None and cpu_after is not None else None
-    return rollout
+USUAL_WAYS = [name for name in WAYS if name != "ws-stored"]
 
 
 def measure(
@@ -100,28 +66,45 @@ def measure(
     return sorted(rollouts, key=lambda rollout: (loads.index(rollout.load), ways.index(rollout.way)))
 
 
-def write_json(path: Path, rollouts: Sequence[Rollout], lines: Sequence[str]) -> None:
-    """Write every turn: ``{about, versions, rollouts: [{load, way, connect, cpu, seconds, growth, turns: […]}]}``."""
-    runs = [asdict(rollout) | {"seconds": rollout.seconds, "growth": rollout.growth} for rollout in rollouts]
-    path.write_text(json.dumps({"about": lines, "versions": versions(), "rollouts": runs}, indent=1))
+def compare(findings: Findings, rollouts: Sequence[Rollout]) -> None:
+    """What a WebSocket saves, round by round, where the engine has a pace."""
+    loads: dict[Load, dict[str, list[Rollout]]] = defaultdict(lambda: defaultdict(list))
+    for rollout in rollouts:
+        loads[rollout.load][rollout.way].append(rollout)
+    for load, ways in loads.items():
+        if not load.ideal_turn or not {"ws", "http-new"} <= ways.keys():
+            continue
+        pairs = list(zip(ways["ws"], ways["http-new"], strict=True))
+        aims = AIMS.get((load.engine, load.rate)) if load.turns == 100 else None
+        resent, ideal, first = aims or (None, None, None)
+        row = str(load)
+        whole = [ws.seconds / new.seconds for ws, new in pairs]
+        findings.add("WebSocket, end to end", row, "÷ http-new", whole, at_most=resent)
+        over = [ws.seconds / (load.turns * load.ideal_turn) for ws, _ in pairs]
+        findings.add("WebSocket, end to end", row, "÷ the engine's own time", over, at_most=ideal)
+        sooner = [first_token(ws) / first_token(new) for ws, new in pairs]
+        findings.add("WebSocket, end to end", row, "first token p50 ÷ http-new", sooner, at_most=first)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_loop", description=__doc__.splitlines()[0])
+def first_token(rollout: Rollout) -> float:
+    return median(turn.first_token for turn in rollout.turns)
+
+
+def parse(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = arguments("benchmarks.agent_loop", __doc__, rounds=3)
     parser.add_argument("-K", "--turns", default="20,100", help="tool calls of a loop, comma-separated")
     parser.add_argument(
         "--paces", default=",".join(f"{tokens}x{rate}" for tokens, rate in PACES), help="TOKENSxRATE,…; rate 0: at once"
     )
-    parser.add_argument("--ways", default=",".join(WAYS), help="which ways, comma-separated")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engines", default="ids", help="what it is asked in: ids, harmony, chat")
+    parser.add_argument("--ways", default=",".join(USUAL_WAYS), help="which ways, comma-separated")
     parser.add_argument("--ttft-ms", type=int, default=0, help="what the engine waits before its first token")
     parser.add_argument("--quick", action="store_true", help="under a minute: K = 20 and 100, fast paces")
-    parser.add_argument("--json", type=Path, help="write every turn's times to this file")
     parser.add_argument("--embedded", action="store_true", help="against the embedded SmolLM2, for real; K = 10")
     parser.add_argument("--target", help="a running server's URL ending in /v1, instead of starting ours")
     parser.add_argument("--key", default="", help="the key for --target")
     parser.add_argument("--model", default="", help="the model to ask --target for; it must call the tool each turn")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     if options.embedded:
         options.model = EMBEDDED_MODEL
         options.turns = "10" if options.turns == parser.get_default("turns") else options.turns
@@ -133,18 +116,26 @@ def loads_of(options: argparse.Namespace) -> list[Load]:
     turns = [int(part) for part in options.turns.split(",")]
     if options.model:
         return [Load(number, 0, 0) for number in turns]
+    engines = options.engines.split(",")
     if options.quick:
-        return [Load(20, 100, 1000, options.ttft_ms), *(Load(turns, 100, 0, options.ttft_ms) for turns in (20, 100))]
+        quick = [(20, 100, 1000), (20, 100, 0), (100, 100, 0)]
+        return [Load(*one, options.ttft_ms, engine) for engine in engines for one in quick]
     paces = [tuple(int(part) for part in pace.split("x")) for pace in options.paces.split(",")]
-    return [Load(number, tokens, rate, options.ttft_ms) for number in turns for tokens, rate in paces]
+    return [
+        Load(number, tokens, rate, options.ttft_ms, engine)
+        for engine in engines
+        for number in turns
+        for tokens, rate in paces
+    ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Run and print. 1 where a turn went wrong."""
-    options = parse(arguments)
+    options = parse(given)
     ways = [way for way in options.ways.split(",") if way != "engine" or not (options.target or options.embedded)]
     loads = loads_of(options)
-    load_before = os.getloadavg()[0]
+    models = sorted({load.model for load in loads})
+    findings = Findings("benchmarks.agent_loop", options.rounds, given)
     try:
         with contextlib.ExitStack() as stack:
             if options.target:
@@ -152,19 +143,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             elif options.embedded:
                 engine, server = None, stack.enter_context(responses_server())
             else:
-                engine = stack.enter_context(fake_engine(sorted({load.model for load in loads})))
+                engine = stack.enter_context(fake_engine(models))
                 needed = any(way != "engine" for way in ways)
-                server = stack.enter_context(responses_server(engine.url)) if needed else engine
-            rollouts = measure(
-                loads_of(options), ways, options.repeats, engine=engine, server=server, model=options.model
-            )
+                server = stack.enter_context(responses_server(engine.url, models)) if needed else engine
+            rollouts = measure(loads, ways, options.rounds, engine=engine, server=server, model=options.model)
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
         return 1
-    lines = header(options.repeats, load_before=load_before)
-    print("\n".join(lines), table(rollouts), sep="\n\n")
-    if options.json:
-        write_json(options.json, rollouts, lines)
+    findings.texts.append(table(rollouts))
+    findings.series["rollouts"] = [
+        asdict(rollout) | {"seconds": rollout.seconds, "growth": rollout.growth} for rollout in rollouts
+    ]
+    compare(findings, rollouts)
+    findings.tell(options.json)
     return 0
 
 

@@ -30,7 +30,7 @@ from responses_ws.rendering.template import TemplateRenderer
 from responses_ws.runtime import renderers
 from tests.live import Redis
 
-from .agent_loop import tool_outputs
+from .loop import tool_outputs
 from .report import processor
 
 SIZES = (1_000, 2_000, 5_000, 10_000, 50_000, 200_000)  # tokens of history

@@ -10,8 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from .report import header, percentile
-from .stack import ROOT, Server, free_port, running, wait_ready
+from .stack import Server, responses_server
 from .wire import BenchmarkError, connect, frame, frames, upgrade
 
 WAYS: dict[str, dict[str, object]] = {
@@ -54,33 +52,11 @@ def postgres(home: Path) -> Iterator[dict[str, str]]:
 def timed_server(way: str, home: Path, database: dict[str, str]) -> Iterator[Server]:
     """A server that notes what it waits for. Its notes are in ``home``/waits.json once it has ended."""
     home.mkdir()
-    key = "sk-bench-" + secrets.token_hex(16)
-    env = os.environ | {"DATABASE_URL": "", "REDIS_URL": "", "CELERY_BROKER_URL": "memory://localhost/"} | database
-    env |= {
-        "DJANGO_SETTINGS_MODULE": "benchmarks.timed_settings",
-        "RESPONSES_WS_VAR": str(home),
-        "BENCHMARK_WAITS": str(home / "waits.json"),
-        "BENCHMARK_SETTINGS": json.dumps(WAYS[way]),
-        "BENCHMARK_SCHEMA": way.replace("+", "_"),
-        "DEBUG": "0",
-        "SECRET_KEY": secrets.token_hex(32),
-    }
-    manage = [sys.executable, "manage.py"]
-    schema = f"from django.db import connection; connection.cursor().execute('CREATE SCHEMA {env['BENCHMARK_SCHEMA']}')"
-    commands = [["migrate", "--verbosity", "0"], ["responses_ws_createkey", "bench", "--key", key]]
+    environment = database | {"BENCHMARK_WAITS": str(home / "waits.json")}
     if database:
-        commands.insert(0, ["shell", "--no-imports", "-c", schema])
-    for command in commands:
-        done = subprocess.run(manage + command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        if done.returncode:
-            raise BenchmarkError(f"manage.py {command[0]} failed:\n{done.stdout}{done.stderr}")
-    port = free_port()
-    serve = [*manage, "responses_ws_serve", "--port", str(port), "--workers", "1"]
-    with (home / "server.log").open("w") as log:
-        process = subprocess.Popen(serve, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-    with running(process):
-        server = Server(f"http://127.0.0.1:{port}/v1", key, process.pid)
-        wait_ready(server, process)
+        environment["BENCHMARK_SCHEMA"] = way.replace("+", "_")
+    settings = {"RESPONSES_WS": WAYS[way], "ASGI_APPLICATION": "benchmarks.timed.application"}
+    with responses_server(settings=settings, environment=environment) as server:
         yield server
 
 

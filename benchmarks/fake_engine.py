@@ -1,7 +1,8 @@
-"""A chat-completions server that costs next to nothing: the engine's side of the benchmarks.
+"""A model server that costs next to nothing: the engine's side of the benchmarks.
 
 It streams words by a clock and ends each turn with one tool call when tools were offered. It never parses a request: it
-looks for the four keys it needs at the two ends of the body, so that a 500 kB history costs it a copy.
+looks for the four keys it needs at the two ends of the body, so that a 500 kB history costs it a copy. With a tokenizer
+it also has vLLM's route for token ids; ``/v1/responses`` is there for servers that pass their clients' requests on.
 
 A model name overrides the defaults of the command line: ``fake-t100-r1000-f120`` is 100 tokens at 1,000 a second, the
 first after 120 ms; ``-r0`` is as fast as it goes. So one process serves every row of a table.
@@ -14,13 +15,13 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from pathlib import Path
 
-WORDS = (b"the ", b"engine ", b"reads ", b"another ", b"page ", b"of ", b"source ", b"and ", b"thinks ", b"about ")
+from .fake_answers import Answer, Asked, chat, harmony, hermes, responses
+
 EDGE_BYTES = 4096  # where a request keeps its keys: before and after the messages
-CALL_TOKENS = 12  # what the tool call adds to the usage
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -41,11 +42,6 @@ class Pace:
         """This pace with what a model name says about it."""
         said = {key: int(number) for key, number in PACE.findall(model)}
         return Pace(said.get(b"t", self.tokens), said.get(b"r", self.rate), said.get(b"f", self.ttft_ms))
-
-
-def text_of(tokens: int) -> str:
-    """The text of an answer of so many tokens: clients compare what they received with it."""
-    return b"".join(itertools.islice(itertools.cycle(WORDS), tokens)).decode()
 
 
 def value_after(body: bytes, key: bytes) -> bytes:
@@ -75,40 +71,10 @@ def tool_offered(body: bytes) -> bytes:
     return string_after(body[at : at + EDGE_BYTES], b"name")
 
 
-@lru_cache(maxsize=64)
-def text_events(model: bytes, tokens: int) -> tuple[bytes, ...]:
-    """The SSE events of the text, one a token; the first brings the role."""
-    head = (
-        b'data: {"id":"chatcmpl-fake","object":"chat.completion.chunk","created":1,"model":"' + model + b'","choices":'
-    )
-    role = head + b'[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
-    words = itertools.islice(itertools.cycle(WORDS), tokens)
-    events = [head + b'[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % word for word in words]
-    return (role + events[0], *events[1:]) if events else (role,)
-
-
-def closing_events(model: bytes, *, tool: bytes, call_id: bytes, prompt_tokens: int, tokens: int) -> bytes:
-    """The SSE events after the text: the call in two pieces, the finish reason, the usage and ``[DONE]``."""
-    head = (
-        b'data: {"id":"chatcmpl-fake","object":"chat.completion.chunk","created":1,"model":"' + model + b'","choices":'
-    )
-    events = []
-    if tool:
-        call = b'{"index":0,"id":"%b","type":"function","function":{"name":"%b","arguments":""}}' % (call_id, tool)
-        piece = b'{"index":0,"function":{"arguments":"{\\"path\\":\\"%b.py\\"}"}}' % call_id
-        for part in (call, piece):
-            events.append(head + b'[{"index":0,"delta":{"tool_calls":[%b]},"finish_reason":null}]}\n\n' % part)
-        tokens += CALL_TOKENS
-    reason = b"tool_calls" if tool else b"stop"
-    events.append(head + b'[{"index":0,"delta":{},"finish_reason":"%b"}]}\n\n' % reason)
-    counts = b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d' % (
-        prompt_tokens,
-        tokens,
-        prompt_tokens + tokens,
-    )
-    events.append(head + b'[],"usage":{%b,"prompt_tokens_details":{"cached_tokens":0}}}\n\n' % counts)
-    events.append(b"data: [DONE]\n\n")
-    return b"".join(events)
+def prompt_tokens(body: bytes) -> int:
+    """Of token ids their number; of a text a fourth of its bytes."""
+    at = body.find(b'"token_ids":[')
+    return len(body) // 4 if at < 0 else body.count(b",", at, body.find(b"]", at)) + 1
 
 
 def chunk(data: bytes) -> bytes:
@@ -121,9 +87,8 @@ class Conversation(asyncio.Protocol):
 
     calls = itertools.count(1)
 
-    def __init__(self, pace: Pace, models: bytes) -> None:
-        self.default = pace
-        self.models = models
+    def __init__(self, engine: "FakeEngine") -> None:
+        self.engine = engine
         self.inbox = bytearray()
         self.head_bytes = 0
         self.whole_bytes = 0
@@ -167,21 +132,18 @@ class Conversation(asyncio.Protocol):
 
     def answer(self, path: bytes, body: bytes) -> None:
         if path.endswith(b"/models"):
-            return self.reply(b"200 OK", self.models)
-        if not path.endswith(b"/chat/completions"):
-            return self.refuse(b"404 Not Found", b"this engine has /v1/chat/completions and /v1/models")
+            return self.reply(b"200 OK", self.engine.models)
+        if path.endswith(b"/health"):
+            return self.reply(b"200 OK", b"{}")
+        form = self.engine.forms.get(path.rsplit(b"/", 1)[1])
+        if form is None:
+            return self.refuse(b"404 Not Found", b"this engine has chat/completions, responses and models under /v1")
         if not value_after(body, b"stream").startswith(b"true"):
             return self.refuse(b"400 Bad Request", b"this engine only streams")
         model = string_after(body, b"model")
-        self.pace = self.default.named(model)
-        self.events = text_events(model, self.pace.tokens)
-        self.closing = closing_events(
-            model,
-            tool=tool_offered(body),
-            call_id=b"call_fake%08d" % next(self.calls),
-            prompt_tokens=len(body) // 4,
-            tokens=self.pace.tokens,
-        )
+        self.pace = self.engine.pace.named(model)
+        asked = Asked(model, self.pace.tokens, tool_offered(body), prompt_tokens(body), next(self.calls))
+        self.events, self.closing = form(asked)
         self.sent = 0
         self.started = time.perf_counter() + self.pace.ttft_ms / 1000
         if self.pace.ttft_ms:
@@ -213,10 +175,18 @@ def model_list(names: Sequence[str]) -> bytes:
     return json.dumps({"object": "list", "data": models}).encode()
 
 
-async def serve(port: int, pace: Pace, names: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class FakeEngine:
+    """What all its connections know: the pace of who names none, the body of ``/v1/models``, forms by their path."""
+
+    pace: Pace
+    models: bytes
+    forms: Mapping[bytes, Callable[[Asked], Answer]]
+
+
+async def serve(port: int, engine: FakeEngine) -> None:
     """Serve on loopback until cancelled; the port goes to standard output, alone on its line."""
-    models = model_list(names)
-    server = await asyncio.get_running_loop().create_server(lambda: Conversation(pace, models), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(lambda: Conversation(engine), "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     gc.collect()
     gc.freeze()
@@ -231,14 +201,22 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=0, help="tokens a second; 0: as fast as it goes")
     parser.add_argument("--ttft-ms", type=int, default=0, help="before the first token")
     parser.add_argument("--models", default="fake", help="the names /v1/models lists, comma-separated")
+    parser.add_argument("--tokenizer", type=Path, help="answer in its ids, too, on /inference/v1/generate")
+    parser.add_argument("--harmony", action="store_true", help="the same for gpt-oss, of models called …harmony…")
     options = parser.parse_args()
+    forms: dict[bytes, Callable[[Asked], Answer]] = {b"completions": chat, b"responses": responses}
+    in_ids = {b"ids": hermes(options.tokenizer)} if options.tokenizer else {}
+    if options.harmony:
+        in_ids[b"harmony"] = harmony()
+    if in_ids:
+        forms[b"generate"] = lambda asked: in_ids[asked.model.split(b"-")[1]](asked)
+    pace = Pace(options.tokens, options.rate, options.ttft_ms)
     try:
         from uvloop import run
     except ImportError:
         from asyncio import run
     try:
-        pace = Pace(options.tokens, options.rate, options.ttft_ms)
-        run(serve(options.port, pace, options.models.split(",")))
+        run(serve(options.port, FakeEngine(pace, model_list(options.models.split(",")), forms)))
     except KeyboardInterrupt:
         pass
 

@@ -24,7 +24,7 @@ from responses_ws.runtime import renderers
 from responses_ws.testing import RenderedChain
 from responses_ws.testing.rendering import TOOLS, assistant, called, tool, user
 
-from .agent_loop import tool_outputs
+from .loop import tool_outputs
 from .report import processor
 
 SIZES = (1_000, 10_000, 50_000, 200_000)  # tokens of history

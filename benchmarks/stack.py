@@ -1,6 +1,7 @@
 """The processes a benchmark needs: our fake engine, and the server in front of it on a database of its own."""
 
 import contextlib
+import json
 import os
 import secrets
 import socket
@@ -11,14 +12,35 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from responses_ws.engines.embedded import bundled_model
+from responses_ws.engines.scripted_tokens import TOKENIZER
+
+from .fake_answers import HARMONY_RENDERER, hermes_renderer
 from .wire import BenchmarkError
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
+IDS, HARMONY, INSTANT = "fake-ids", "fake-harmony", "instant"
+"""How names of models begin that are asked in token ids, as Qwen or as gpt-oss reads them, and of those that answer
+inside of the server's process."""
+EVERYTHING = {
+    # So much that nobody is refused, and everything is counted.
+    "RATES": {
+        "requests_per_minute": 100_000_000,
+        "tokens_per_minute": 100_000_000_000,
+        "concurrent_turns": 100_000,
+        "open_sockets": 100_000,
+    },
+    "METRICS_TOKEN": "benchmark",
+}
+"""Over the demo project's settings: limits and metrics, beside keys, validation and usage records."""
+SERVICES = ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "ENGINE_URL")
+"""Of whoever runs a benchmark: not for its servers."""
 _OPEN_RECORDS = "SELECT count(*) FROM responses_ws_usagerecord WHERE status = 'in_progress'"
 
 
@@ -58,10 +80,19 @@ def running(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
             process.wait()
 
 
+def tokenizer() -> Path:
+    """The file of a real tokenizer that is here: SmolLM2's, or the smaller one of the scripted engine."""
+    return bundled_model() or TOKENIZER
+
+
 @contextlib.contextmanager
-def fake_engine(models: Iterable[str] = ("fake",)) -> Iterator[Server]:
+def fake_engine(models: Sequence[str] = ("fake",)) -> Iterator[Server]:
     """Our engine in a process of its own. It serves any name; ``models`` are those it also lists."""
     command = [sys.executable, "-m", "benchmarks.fake_engine", "--models", ",".join(models)]
+    if any(name.startswith(IDS) for name in models):
+        command += ["--tokenizer", str(tokenizer())]
+    if any(name.startswith(HARMONY) for name in models):
+        command.append("--harmony")
     with running(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout, "piped above"
         with process.stdout:
@@ -71,44 +102,93 @@ def fake_engine(models: Iterable[str] = ("fake",)) -> Iterator[Server]:
         yield Server(f"http://127.0.0.1:{port}/v1", pid=process.pid)
 
 
-@contextlib.contextmanager
-def responses_server(engine_url: str = "") -> Iterator[Server]:
-    """The server as in production: one worker on a fresh SQLite database, billing left to a worker that does not run.
+def engines(url: str, models: Sequence[str]) -> dict[str, Any]:
+    """``RESPONSES_WS`` in front of our engine: ``models`` says by their names which are asked in something else."""
+    served: dict[str, Any] = {"*": {"ENGINE": "chat"}}
+    for name in models:
+        if name.startswith(IDS):
+            served[name] = {"ENGINE": "ids", "RENDERER": hermes_renderer(tokenizer())}
+        elif name.startswith(HARMONY):
+            served[name] = {"ENGINE": "ids", "RENDERER": HARMONY_RENDERER}
+        elif name.startswith(INSTANT):
+            served[name] = {"ENGINE": "instant"}
+    return {
+        "ENGINES": {
+            "chat": {"ENGINE": "responses_ws.engines.openai_chat.OpenAIChat", "BASE_URL": url},
+            "ids": {"ENGINE": "responses_ws.engines.vllm.Vllm", "BASE_URL": url},
+            "instant": {"ENGINE": "benchmarks.instant.Instant"},
+        },
+        "MODELS": served,
+    }
 
-    Without ``engine_url`` it answers with the embedded model.
+
+@contextlib.contextmanager
+def responses_server(
+    engine_url: str = "",
+    models: Sequence[str] = (),
+    *,
+    workers: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    beside: Sequence[Sequence[str]] = (),
+) -> Iterator[Server]:
+    """The server as in production with `EVERYTHING` on, on a fresh SQLite database unless something else is said.
+
+    Args:
+        engine_url: of our engine; without it, the embedded model answers.
+        models: those that are not asked in messages.
+        settings: Django's, over those of the demo project; ``RESPONSES_WS`` key by key.
+        environment: more variables, as a ``DATABASE_URL``. With ``BENCHMARK_SCHEMA`` that schema is made in it.
+        beside: commands that run as long as the server does, as a worker that bills.
 
     Raises:
         BenchmarkError: a command failed, or the server does not answer; with the end of its log.
     """
-    with tempfile.TemporaryDirectory(prefix="responses-ws-bench-") as var:
+    with tempfile.TemporaryDirectory(prefix="responses-ws-bench-") as var, contextlib.ExitStack() as stack:
         key = "sk-bench-" + secrets.token_hex(16)
-        env = os.environ | {
-            "DJANGO_SETTINGS_MODULE": "project.settings",
+        given = dict(settings or {})
+        ours = EVERYTHING | (engines(engine_url, models) if engine_url else {})
+        given["RESPONSES_WS"] = ours | given.get("RESPONSES_WS", {})
+        base = {name: value for name, value in os.environ.items() if name not in SERVICES}
+        env = base | {
+            "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
+            "BENCHMARK_SETTINGS": json.dumps(given),
             "RESPONSES_WS_VAR": var,
-            "ENGINE_URL": engine_url,
             "EMBEDDED_MODEL": "" if engine_url else "1",
             "DEBUG": "0",  # with DEBUG Django remembers every query
             "SECRET_KEY": secrets.token_hex(32),
+            **(environment or {}),
         }
-        for name in ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL"):
-            env.pop(name, None)
         manage = [sys.executable, str(ROOT / "manage.py")]
-        for command in (["migrate", "--verbosity", "0"], ["responses_ws_createkey", "bench", "--key", key]):
+        port = free_port()
+        serve = [*manage, "responses_ws_serve", "--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)]
+        for command in (*_preparations(env), ["responses_ws_createkey", "bench", "--key", key]):
             done = subprocess.run(manage + command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
             if done.returncode:
                 raise BenchmarkError(f"manage.py {command[0]} failed:\n{done.stdout}{done.stderr}")
-        port = free_port()
-        serve = [*manage, "responses_ws_serve", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         log_path = Path(var) / "server.log"
-        with log_path.open("w") as log:
-            process = subprocess.Popen(serve, env=env, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-        server = Server(f"http://127.0.0.1:{port}/v1", key, process.pid, Path(var) / "db.sqlite3")
-        with running(process):
-            try:
-                wait_ready(server, process)
-                yield server
-            except BenchmarkError as error:
-                raise BenchmarkError(f"{error}\n\nThe server's log ends:\n{log_path.read_text()[-3000:]}") from error
+        log = stack.enter_context(log_path.open("w"))
+        for other in beside:
+            stack.enter_context(running(subprocess.Popen(other, env=env, cwd=ROOT, stdout=log, stderr=log)))
+        process = subprocess.Popen(serve, env=env, cwd=ROOT, stdout=log, stderr=log)
+        stack.enter_context(running(process))
+        database = None if env.get("DATABASE_URL") else Path(var) / "db.sqlite3"
+        server = Server(f"http://127.0.0.1:{port}/v1", key, process.pid, database)
+        try:
+            wait_ready(server, process)
+            yield server
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{error}\n\nThe server's log ends:\n{log_path.read_text()[-3000:]}") from error
+
+
+def _preparations(env: Mapping[str, str]) -> list[list[str]]:
+    """What ``manage.py`` does for a fresh database."""
+    migrate = ["migrate", "--verbosity", "0"]
+    if "BENCHMARK_SCHEMA" not in env:
+        return [migrate]
+    schema = f"CREATE SCHEMA {env['BENCHMARK_SCHEMA']}"
+    create = f"from django.db import connection; connection.cursor().execute({schema!r})"
+    return [["shell", "--no-imports", "-c", create], migrate]
 
 
 def free_port() -> int:
