@@ -1,0 +1,198 @@
+"""What sockets cost that do nothing, one that does not read, and one that waits for the database.
+
+``python -m benchmarks.idle`` holds a thousand sockets open, without a turn and with one behind each, and some with long
+chains; lets a client leave 40 MB unread; and has one socket wait half a second for a read while another runs its turns.
+Linux only.
+"""
+
+import contextlib
+import re
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from .crowd import COMPLETED, create, opened
+from .figures import Findings, arguments
+from .loop import Load, tool_outputs
+from .stack import Server, fake_engine, responses_server
+from .ways import TERMINAL, HttpKeep, Peer, Way, WebSocket, dumps
+from .wire import BenchmarkError, frame, hear, turn_ended
+
+KIB, MIB = 1024, 1024 * 1024
+TURN_SECONDS = 30.0
+WARM_UP_SOCKETS = 20
+CACHED_TOKENS, BYTES_A_TOKEN = 2000, 4
+UNREAD_TOKENS = 190_000  # of more than 210 bytes a frame: 40 MB
+UNREAD_SECONDS = 3.0
+SETTLED_SECONDS = 0.5
+SLOW_SECONDS = 0.5
+SLOW_ID = "resp_" + "5" * 48
+"""A response whose reading takes `SLOW_SECONDS`, with `benchmarks.slow_reads`."""
+ANSWER = {engine: Load(1, 10, 0, engine=engine).model for engine in ("chat", "ids")}
+MUCH = Load(1, 5000, 0).model
+UNREAD = Load(1, UNREAD_TOKENS, 0).model
+MODELS = [*ANSWER.values(), MUCH, UNREAD]
+ENDED = re.compile(COMPLETED)
+REFUSED = re.compile(rb'"type":"error"')
+
+
+def resident(server: Server) -> int:
+    """Bytes of memory that the server's process holds."""
+    for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * KIB
+    raise BenchmarkError("the system does not tell how much memory a process holds")
+
+
+def settled(server: Server) -> int:
+    """The same, once it has not changed for a while."""
+    held, since = resident(server), time.perf_counter()
+    deadline = since + 20 * SETTLED_SECONDS
+    while (now := time.perf_counter()) - since < SETTLED_SECONDS and now < deadline:
+        time.sleep(0.05)
+        if (found := resident(server)) != held:
+            held, since = found, now
+    return held
+
+
+def heard(sock: socket.socket, message: bytes) -> float:
+    """Ask, and read the turn to its end; gives the seconds it took."""
+    started = time.perf_counter()
+    sock.sendall(message)
+    answer = hear(sock, first=ENDED, ended=turn_ended(TERMINAL), timeout=TURN_SECONDS)
+    if not answer.first_at:
+        raise BenchmarkError(f"not the answer that was due: {bytes(answer.data[-500:])!r}")
+    return answer.ended_at - started
+
+
+def a_socket(server: Server, sockets: int, message: bytes | None) -> float:
+    """KiB for each of so many sockets, with one turn behind it where a ``message`` asks for one."""
+
+    def hold(number: int, held: contextlib.ExitStack) -> None:
+        for sock in opened(server, number, timeout=TURN_SECONDS):
+            held.callback(sock.close)
+            if message:
+                heard(sock, message)
+
+    with contextlib.ExitStack() as held:
+        hold(WARM_UP_SOCKETS, held)
+        before = settled(server)
+        hold(sockets, held)
+        return (settled(server) - before) / sockets / KIB
+
+
+def chain_to_json(server: Server, engine: str, sockets: int, turns: int) -> float:
+    """What long chains take in memory, as a multiple of their items' JSON."""
+    peer = Peer(server.url, server.key, ANSWER[engine], TURN_SECONDS)
+    with contextlib.ExitStack() as held:
+
+        def hold(way: Way) -> Way:
+            held.enter_context(contextlib.closing(way)).open()
+            outputs = tool_outputs()
+            for number in range(turns):
+                way.turn(next(outputs) if number else "")
+            return way
+
+        # A client that sends all of it again has all of it.
+        resending = hold(HttpKeep(peer))
+        assert isinstance(resending, HttpKeep), "made just now"
+        items = sum(len(item) + 1 for item in resending.items)
+        hold(WebSocket(peer))
+        before = settled(server)
+        for _ in range(sockets):
+            hold(WebSocket(peer))
+        return (settled(server) - before) / (sockets * items)
+
+
+def unread(server: Server) -> float:
+    """MiB that the server holds more, at most, while a client has asked for 40 MB and reads nothing."""
+    with contextlib.ExitStack() as held:
+        polite, rude = opened(server, 2, timeout=TURN_SECONDS)
+        held.callback(polite.close)
+        held.callback(rude.close)
+        heard(polite, create(MUCH))
+        before = most = settled(server)
+        rude.sendall(create(UNREAD))
+        until = time.perf_counter() + UNREAD_SECONDS
+        while time.perf_counter() < until:
+            most = max(most, resident(server))
+            # It is a busy server: others are served meanwhile.
+            heard(polite, create(ANSWER["chat"]))
+    return (most - before) / MIB
+
+
+def beside_a_slow_read(server: Server, turns: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of another socket's turns, alone, and each behind the beginning of a slow read."""
+    alone, beside = [], []
+    asks = dumps({"type": "response.create", "model": ANSWER["chat"], "input": "x", "previous_response_id": SLOW_ID})
+    with contextlib.ExitStack() as held:
+        waiting, other = opened(server, 2, timeout=TURN_SECONDS)
+        held.callback(waiting.close)
+        held.callback(other.close)
+        message = create(ANSWER["chat"])
+        heard(other, message)
+        for _ in range(turns):
+            alone.append(1000 * heard(other, message))
+            started = time.perf_counter()
+            waiting.sendall(frame(asks))
+            beside.append(1000 * heard(other, message))
+            refusal = hear(waiting, first=REFUSED, ended=turn_ended(REFUSED), timeout=TURN_SECONDS)
+            if not refusal.first_at or refusal.ended_at - started < SLOW_SECONDS:
+                raise BenchmarkError(f"that read was not slow: {bytes(refusal.data[-500:])!r}")
+    return alone, beside
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run and print. 1 where something went wrong."""
+    parser = arguments("benchmarks.idle", __doc__, rounds=3)
+    parser.add_argument("--sockets", type=int, default=1000)
+    parser.add_argument("--chains", type=int, default=20, help="whose memory is compared with their JSON")
+    parser.add_argument("--turns", type=int, default=100, help="of such a chain")
+    parser.add_argument("--slow-reads", type=int, default=5, help="of each round")
+    options = parser.parse_args(given)
+    if not sys.platform.startswith("linux"):
+        parser.error("only Linux tells what a process holds")
+    findings = Findings("benchmarks.idle", options.rounds, given)
+    text = "word" * (CACHED_TOKENS * BYTES_A_TOKEN // 4)
+    rows: tuple[tuple[str, bytes | None, float], ...] = (
+        ("idle socket", None, 40),
+        ("idle socket with a cached turn of 2k tokens, messages", create(ANSWER["chat"], text), 56),
+        ("idle socket with a cached turn of 2k tokens, token ids", create(ANSWER["ids"], text), 56),
+    )
+    try:
+        with fake_engine(MODELS) as engine:
+            for row, message, most in rows:
+                found = []
+                for _ in range(options.rounds):
+                    # What one measurement has left behind in the allocator would be in the next one's.
+                    with responses_server(engine.url, MODELS) as server:
+                        found.append(a_socket(server, options.sockets, message))
+                findings.add("memory", row, "KiB", found, at_most=most)
+            for name in ANSWER:
+                found = []
+                for _ in range(options.rounds):
+                    with responses_server(engine.url, MODELS) as server:
+                        found.append(chain_to_json(server, name, options.chains, options.turns))
+                row = f"a chain of {options.turns} turns, {'messages' if name == 'chat' else 'token ids'}"
+                findings.add("memory of a chain", row, "÷ its JSON", found, at_most=2)
+            slow = {"ASGI_APPLICATION": "benchmarks.slow_reads.application"}
+            with responses_server(engine.url, MODELS, settings=slow) as server:
+                held = [unread(server) for _ in range(options.rounds)]
+                findings.add("a client that does not read", "40 MB unread", "more MiB", held, at_most=4)
+                pairs = [beside_a_slow_read(server, options.slow_reads) for _ in range(options.rounds)]
+    except BenchmarkError as error:
+        print(f"benchmark failed: {error}", file=sys.stderr)
+        return 1
+    table = f"another socket's turn while one waits {SLOW_SECONDS:g} s for the database"
+    findings.add(table, "nobody waits", "ms", [median(alone) for alone, _ in pairs])
+    findings.add(table, "one waits", "ms", [median(beside) for _, beside in pairs], at_most=20)
+    findings.add(table, "one waits", "slowest ms", [max(beside) for _, beside in pairs])
+    findings.tell(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
