@@ -11,7 +11,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 PIP := -m pip --disable-pip-version-check --quiet
 
-.PHONY: help setup run test test-django5 test-django6 test-browser pictures lint stack bench chaos mutation vllm families clean
+.PHONY: help setup run test test-django5 test-django6 test-browser pictures lint stack bench bench-peers chaos mutation vllm families clean
 
 help: ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | while IFS='|' read -r target text; do \
@@ -81,8 +81,14 @@ $(VENV)/.lint: $(VENV)/.installed
 stack: $(VENV)/.tests ## start every service of docker-compose.yml as a process, run a chain, compare the books
 	@exec $(PY) -m tests.stack.run
 
-bench: $(VENV)/.tests ## the benchmark table of the README
-	@exec $(PY) -m benchmarks.agent_loop $(ARGS)
+bench: $(VENV)/.tests ## the benchmarks of the README, in some ten minutes; their charts into docs/images [ARGS=NAME…]
+	@$(PY) $(PIP) install -e '.[bench]'
+	$(PY) -m benchmarks $(ARGS)
+	@$(PY) -m benchmarks.charts
+
+bench-peers: $(VENV)/.tests ## beside other people's servers, which it installs into a cache directory [ARGS=--quick]
+	$(PY) -m benchmarks.peers --json var/bench/peers.json $(ARGS)
+	@$(PY) -m benchmarks.charts
 
 chaos: $(VENV)/.tests ## the long campaigns; prints every figure that was measured, beside its target
 	$(PY) $(PIP) install -e '.[chaos]'

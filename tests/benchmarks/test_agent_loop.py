@@ -4,18 +4,13 @@ import json
 
 import pytest
 
-from benchmarks.agent_loop import main, measure, run, tool_outputs
-from benchmarks.fake_engine import Pace, text_of, tool_offered, value_after
-from benchmarks.report import Load, Rollout, table
-from benchmarks.stack import fake_engine
-from benchmarks.ways import Peer, Turn, WebSocket
+from benchmarks.agent_loop import main, measure
+from benchmarks.fake_answers import text_of
+from benchmarks.fake_engine import Pace, prompt_tokens, tool_offered, value_after
+from benchmarks.loop import Load, Rollout, run, tool_outputs
+from benchmarks.report import table
+from benchmarks.ways import WAYS, Peer, Turn, WebSocket
 from benchmarks.wire import BenchmarkError, frame, frames
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with fake_engine() as server:
-        yield server
 
 
 @pytest.mark.parametrize("rate", [0, 2000])
@@ -35,14 +30,16 @@ def test_three_turns_straight_against_the_engine(engine, rate):
 def test_the_table_has_a_line_for_each_way_and_the_file_every_turn(engine, tmp_path, capsys):
     path = tmp_path / "turns.json"
 
-    code = main(["-K", "3", "--paces", "5x0", "--ways", "engine", "--repeats", "2", "--json", str(path)])
+    code = main(
+        ["-K", "3", "--paces", "5x0", "--engines", "chat", "--ways", "engine", "--rounds", "2", "--json", str(path)]
+    )
 
     assert code == 0
     printed = capsys.readouterr().out
     assert "| 3 | 5 × max (at once) | engine |" in printed
     assert "- machine: " in printed
     written = json.loads(path.read_text())
-    assert [len(rollout["turns"]) for rollout in written["rollouts"]] == [3, 3]
+    assert [len(rollout["turns"]) for rollout in written["series"]["rollouts"]] == [3, 3]
 
 
 def test_a_text_that_is_not_the_engines_is_refused():
@@ -53,11 +50,12 @@ def test_a_text_that_is_not_the_engines_is_refused():
         way.check_text(text_of(4))
 
 
-def test_a_server_without_the_api_ends_the_benchmark(engine):
+def test_a_server_that_forgets_the_history_ends_the_benchmark(engine):
     load = Load(turns=3, tokens=5, rate=0)
 
-    with pytest.raises(BenchmarkError, match="404"):
-        measure([load], ["http-new"], 1, engine=engine, server=engine)
+    # The engine's own Responses API keeps nothing.
+    with pytest.raises(BenchmarkError, match="did not get the history"):
+        measure([load], ["http-prev"], 1, engine=engine, server=engine)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +106,11 @@ def test_a_model_name_sets_the_pace():
     assert len(text_of(12).split()) == 12
 
 
+def test_the_engine_counts_the_ids_of_a_prompt_and_guesses_at_a_text():
+    assert prompt_tokens(b'{"token_ids":[1,22,333],"model":"m","stop":[1,2]}') == 3
+    assert prompt_tokens(b'{"messages":[{"content":"four"}]}') == len(b'{"messages":[{"content":"four"}]}') // 4
+
+
 def test_tool_outputs_are_the_same_for_every_way():
     first, again = tool_outputs(), tool_outputs()
 
@@ -116,9 +119,10 @@ def test_tool_outputs_are_the_same_for_every_way():
 
 
 @pytest.mark.stack
-def test_every_way_runs_its_turns_against_the_server(capsys):
-    code = main(["-K", "3", "--paces", "5x0", "--repeats", "1"])
+@pytest.mark.parametrize("engine_asked", ["chat", "ids"])
+def test_every_way_runs_its_turns_against_the_server(engine, server, engine_asked):
+    ways = list(WAYS)
 
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    assert all(f"| {way} |" in printed.out for way in ("engine", "http-new", "http-prev", "ws", "ws-long"))
+    rollouts = measure([Load(3, 5, 0, engine=engine_asked)], ways, 1, engine=engine, server=server)
+
+    assert [(rollout.way, len(rollout.turns)) for rollout in rollouts] == [(way, 3) for way in ways]
