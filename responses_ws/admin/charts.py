@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -22,12 +23,13 @@ Values = Mapping[datetime, Mapping[str, float | None]]
 _ZEROS, _CENTS = re.compile(r"(\.\d\d)0+\b"), re.compile(r"\.\d\d(?!\d)")
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """One rectangle of a bar, in SVG units."""
+class Bars(msgspec.Struct, frozen=True):
+    """All rectangles of a series, as one path: a page has hundreds of them."""
 
     series: str
-    y: str
-    height: str
+    path: str
+    is_open: bool = False
+    """Of the last hour or day, which is not over."""
 
 
 class Dot(msgspec.Struct, frozen=True):
@@ -39,13 +41,10 @@ class Dot(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One hour or day: its pieces from the bottom up, the whole column to point at, and what it says there."""
+    """One hour or day to point at, and what it says there."""
 
     x: str
     width: str
-    column_x: str
-    column_width: str
-    pieces: list[Piece]
     title: str
     label: str
     """Under the axis; empty for most."""
@@ -77,6 +76,7 @@ class Chart(msgspec.Struct, frozen=True):
     """The same as a table: hour or day, and a value per series."""
     summary: str
     """In a sentence, for who cannot see it."""
+    bars: list[Bars] = []
     lines: list[Line] = []
     dots: list[Dot] = []
     is_empty: bool = False
@@ -94,6 +94,8 @@ def stacked(
     series: Mapping[str, str],
     show: Callable[[int], str],
     show_tick: Callable[[int], str] | None = None,
+    *,
+    is_open: bool = False,
 ) -> Chart:
     """One bar an hour or a day.
 
@@ -102,22 +104,24 @@ def stacked(
         values: integers; a negative value (a reversal) is drawn as nothing and told in full.
         series: title by name, the lowest piece first.
         show: a value in words, for titles and the table; ``show_tick`` the same for the axis.
+        is_open: the last one is not over.
     """
     told = [{name: int(values.get(start, {}).get(name) or 0) for name in series} for start in starts]
     largest = max((sum(max(value, 0) for value in parts.values()) for parts in told), default=0)
     step, count = nice_scale(largest)
     columns, rows = [], []
-    for place, parts in zip(_places(starts), told, strict=True):
+    paths: dict[tuple[str, bool], str] = defaultdict(str)
+    for place, start, parts in zip(_places(starts), starts, told, strict=True):
+        is_last = is_open and start == starts[-1]
         top = float(TOP + PLOT_HEIGHT)
-        pieces = []
         for name, value in parts.items():
             height = max(value, 0) * PLOT_HEIGHT / (step * count)
             top -= height
             if height:
-                pieces.append(Piece(name, _number(top), _number(height)))
+                paths[name, is_last] += place.bar(top, height)
         words = [f"{title} {show(parts[name])}" for name, title in series.items() if len(series) > 1]
-        title = "\n".join([f"{place.spoken}: {show(sum(parts.values()))}", *words])
-        columns.append(place.column(pieces, title))
+        so_far = " so far" if is_last else ""
+        columns.append(place.column("\n".join([f"{place.spoken}{so_far}: {show(sum(parts.values()))}", *words])))
         rows.append((place.name, [show(parts[name]) for name in series]))
     total = sum(sum(parts.values()) for parts in told)
     return Chart(
@@ -125,6 +129,7 @@ def stacked(
         columns=columns,
         ticks=_ticks(step, count, largest, show_tick or show),
         rows=rows,
+        bars=[Bars(name, path, is_last) for (name, is_last), path in paths.items()],
         summary=f"{show(total)} in all, at most {show(largest)} at once." if largest else "Nothing in this time.",
         is_empty=not any(any(parts.values()) for parts in told),
     )
@@ -154,7 +159,7 @@ def lines(starts: Sequence[datetime], values: Values, series: Mapping[str, str],
     for place, parts in zip(places, told, strict=True):
         spoken = {name: "–" if value is None else show(value) for name, value in parts.items()}
         words = [f"{title} {spoken[name]}" for name, title in series.items()]
-        columns.append(place.column([], "\n".join([place.spoken, *words])))
+        columns.append(place.column("\n".join([place.spoken, *words])))
         rows.append((place.name, list(spoken.values())))
     return Chart(
         series=list(series.items()),
@@ -194,17 +199,12 @@ class _Place(msgspec.Struct, frozen=True):
     def middle(self) -> str:
         return _number(self.x + self.width / 2)
 
-    def column(self, pieces: list[Piece], title: str) -> Column:
-        return Column(
-            x=_number(self.x + self.width * GAP / 2),
-            width=_number(self.width * (1 - GAP)),
-            column_x=_number(self.x),
-            column_width=_number(self.width),
-            pieces=pieces,
-            title=title,
-            label=self.label,
-            label_x=self.middle,
-        )
+    def bar(self, top: float, height: float) -> str:
+        width = self.width * (1 - GAP)
+        return f"M{self.x + self.width * GAP / 2:.2f} {top:.2f}h{width:.2f}v{height:.2f}h-{width:.2f}z"
+
+    def column(self, title: str) -> Column:
+        return Column(x=_number(self.x), width=_number(self.width), title=title, label=self.label, label_x=self.middle)
 
 
 def _places(starts: Sequence[datetime]) -> list[_Place]:

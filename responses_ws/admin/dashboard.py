@@ -72,7 +72,7 @@ def figures(scope: Scope, may: Any = lambda _permission: True, now: datetime | N
         "books": Reconciliation.objects.newest() if may("responses_ws.view_reconciliation") else None,
         "money_cards": panels.money_cards(scope, seen.totals, now),
         "load_cards": panels.load_cards(scope, seen.times, of_host, now),
-        "charts": charts(scope, seen.series, seen.times_series),
+        "charts": charts(scope, seen.series, seen.times_series, now),
         "rankings": panels.rankings(scope, rows),
         "ways": panels.ways(seen.transports),
         "phases": panels.phases(seen.times, of_host.settle_ms),
@@ -84,9 +84,11 @@ def figures(scope: Scope, may: Any = lambda _permission: True, now: datetime | N
     }
 
 
-def charts(scope: Scope, rows: Mapping[datetime, Mapping[str, Any]], times: Mapping[datetime, Any]) -> list[Any]:
+def charts(
+    scope: Scope, rows: Mapping[datetime, Mapping[str, Any]], times: Mapping[datetime, Any], now: datetime
+) -> list[Any]:
     """(title, chart) of each, in order."""
-    starts = scope.period.starts()
+    starts, is_open = scope.period.starts(), scope.period.end > now
 
     def money(nano: int) -> str:
         return short_money(nano, scope.currency)
@@ -98,9 +100,9 @@ def charts(scope: Scope, rows: Mapping[datetime, Mapping[str, Any]], times: Mapp
         return money(nano) if scope.currency != "USD" else dollars(nano)
 
     made: list[tuple[str, str, Chart]] = [
-        ("spend", "Spend", stacked(starts, spend, {"money": "Spend"}, money, money_tick)),
-        ("tokens", "Tokens", stacked(starts, rows, TOKEN_SERIES, thousands, short_count)),
-        ("responses", "Responses", stacked(starts, rows, ENDING_SERIES, thousands, short_count)),
+        ("spend", "Spend", stacked(starts, spend, {"money": "Spend"}, money, money_tick, is_open=is_open)),
+        ("tokens", "Tokens", stacked(starts, rows, TOKEN_SERIES, thousands, short_count, is_open=is_open)),
+        ("responses", "Responses", stacked(starts, rows, ENDING_SERIES, thousands, short_count, is_open=is_open)),
         ("first-token", "Time to first token", lines(starts, first, TIME_SERIES, milliseconds)),
     ]
     return made

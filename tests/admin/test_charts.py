@@ -21,12 +21,15 @@ def test_the_scale_is_round_and_holds_the_largest(largest, scale):
     assert step * count >= largest
 
 
-def test_pieces_are_stacked_from_the_bottom_up_and_a_reversal_is_told_not_drawn():
+def test_bars_are_stacked_from_the_bottom_up_and_a_reversal_is_told_not_drawn():
     chart = stacked([DAY], {DAY: {"a": 6, "b": 4, "c": -1}}, {"a": "A", "b": "B", "c": "C"}, str)
 
     (column,) = chart.columns
-    heights = {piece.series: float(piece.height) for piece in column.pieces}
-    assert heights == {"a": pytest.approx(99.6), "b": pytest.approx(66.4)}
+    # 166 high and 494 wide, of which a part is a gap; 6 of 10 end on the ground, 4 stand on them.
+    assert [(bars.series, bars.path) for bars in chart.bars] == [
+        ("a", "M123.16 76.40h355.68v99.60h-355.68z"),
+        ("b", "M123.16 10.00h355.68v66.40h-355.68z"),
+    ]
     assert column.title == "Sun, 29 Nov 2026: 9\nA 6\nB 4\nC -1"
     assert [tick.label for tick in chart.ticks] == ["0", "2", "4", "6", "8", "10"]
 
@@ -44,6 +47,17 @@ def test_the_labels_of_an_axis_have_as_many_places_as_they_need(largest, labels)
     chart = stacked([DAY], {DAY: {"a": largest}}, {"a": "A"}, short_dollars)
 
     assert [tick.label for tick in chart.ticks] == labels
+
+
+def test_bars_of_what_is_not_over_are_their_own_and_say_so():
+    starts = [DAY, DAY + timedelta(days=1)]
+    chart = stacked(starts, {start: {"a": 1} for start in starts}, {"a": "A"}, str, is_open=True)
+
+    assert [(bars.series, bars.is_open, bars.path.count("M")) for bars in chart.bars] == [
+        ("a", False, 1),
+        ("a", True, 1),
+    ]
+    assert [column.title for column in chart.columns] == ["Sun, 29 Nov 2026: 1", "Mon, 30 Nov 2026 so far: 1"]
 
 
 def test_a_chart_of_nothing_has_a_ground_line_only():
