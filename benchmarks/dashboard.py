@@ -6,6 +6,7 @@ every question of the dashboard of it, opens the pages, and prints one table. Po
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import os
 import shlex
@@ -45,31 +46,29 @@ def questions(now: datetime) -> dict[str, Question]:
     """The dashboard's, on rows of days for a month and on rows of hours for a day."""
     models = importlib.import_module("responses_ws.models")
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    month = models.UsageRollup.objects.days().between(today - timedelta(days=29))
-    hours = models.UsageRollup.objects.hours().between(
-        now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=24)
+    of_month, of_day = today - timedelta(days=29), now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=24)
+    month, month_times, ends = (
+        model.objects.days().between(of_month)
+        for model in (models.UsageRollup, models.LatencyRollup, models.EndingRollup)
     )
-    ends = models.EndingRollup.objects.days().between(today - timedelta(days=29))
+    hours, hours_times = (model.objects.hours().between(of_day) for model in (models.UsageRollup, models.LatencyRollup))
     owner, project = models.Organization.objects.first(), models.Project.objects.first()
     key = models.ApiKey.objects.first()
     found: dict[str, Question] = {}
-    for name, rows in (("30 days", month), ("24 hours", hours)):
+    for name, rows, times in (("30 days", month, month_times), ("24 hours", hours, hours_times)):
         found |= {
-            f"{name}: totals": rows.totals,
-            f"{name}: series": lambda rows=rows: list(rows.series()),
-            f"{name}: keys": lambda rows=rows: rows.by_key(8),
-            f"{name}: projects": lambda rows=rows: rows.by_project(8),
-            f"{name}: organisations": lambda rows=rows: rows.by_organization(8),
-            f"{name}: models": lambda rows=rows: list(rows.by_model()),
-            f"{name}: by transport, with times": rows.by_transport,
-            f"{name}: times": rows.times,
-            f"{name}: times, series": rows.times_series,
+            f"{name}: series and totals": rows.totals,
+            f"{name}: organisations, projects, keys and models": lambda rows=rows: rows.rankings(8),
+            f"{name}: models to choose from": lambda rows=rows: list(
+                rows.order_by().values_list("model", flat=True).distinct()
+            ),
+            f"{name}: times": times.latencies,
         }
     return found | {
-        "30 days of an organisation: series": lambda: list(month.narrowed(organization_id=owner.pk).series()),
-        "30 days of a project: series": lambda: list(month.narrowed(project_id=project.pk).series()),
-        "30 days of a key: series": lambda: list(month.narrowed(api_key_id=key.pk).series()),
-        "30 days of a model: series": lambda: list(month.narrowed(model="model-small").series()),
+        "30 days of an organisation: series": month.narrowed(organization_id=owner.pk).series,
+        "30 days of a project: series": month.narrowed(project_id=project.pk).series,
+        "30 days of a key: series": month.narrowed(api_key_id=key.pk).series,
+        "30 days of a model: series": month.narrowed(model="model-small").series,
         "30 days: failures by code": lambda: list(ends.failures().by_reason()),
         "month against last": lambda: models.UsageRollup.objects.days().month_against_last(now),
         "unbilled, and the oldest": lambda: models.UsageRecord.objects.unbilled().backlog(),
@@ -118,19 +117,38 @@ def pages() -> dict[str, Question]:
     return {name: lambda path=path: opened(path) for name, path in paths.items()}
 
 
-def measured(question: Question, rounds: int) -> list[float]:
-    """Milliseconds of each round; a first one, which is not counted, warms up. A slow question is asked once."""
-    started = time.perf_counter()
-    question()
-    first = (time.perf_counter() - started) * 1000
-    if first > 2_000:
-        return [first]
-    times = []
-    for _ in range(rounds):
+@dataclasses.dataclass
+class Statements:
+    """Counts what the database is asked, and for how long, as a wrapper of Django's."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def __call__(self, execute: Any, *arguments: Any) -> Any:
         started = time.perf_counter()
-        question()
-        times.append((time.perf_counter() - started) * 1000)
-    return times
+        try:
+            return execute(*arguments)
+        finally:
+            self.count += 1
+            self.seconds += time.perf_counter() - started
+
+
+def measured(question: Question, rounds: int) -> list[tuple[float, float, int]]:
+    """Milliseconds of each round, of them in the database, and statements; a first one, which is not counted, warms up.
+
+    A slow question is asked once.
+    """
+    from django.db import connection
+
+    def asked() -> tuple[float, float, int]:
+        statements = Statements()
+        started = time.perf_counter()
+        with connection.execute_wrapper(statements):
+            question()
+        return (time.perf_counter() - started) * 1000, statements.seconds * 1000, statements.count
+
+    first = asked()
+    return [first] if first[0] > 2_000 else [asked() for _ in range(rounds)]
 
 
 def main() -> None:
@@ -155,16 +173,19 @@ def main() -> None:
                 options.rows, now, lambda line: print(f"{time.perf_counter() - started:6.0f} s {line}", flush=True)
             )
         counted = [
-            f"{model.objects.count():,}" for model in (models.UsageRecord, models.UsageRollup, models.EndingRollup)
+            f"{model.objects.count():,}"
+            for model in (models.UsageRecord, models.UsageRollup, models.LatencyRollup, models.EndingRollup)
         ]
         print(f"{datetime.now(UTC):%Y-%m-%d}, {processor()}, {os.cpu_count()} cores, {connection.display_name}")
         print(f"`python -m benchmarks.dashboard {shlex.join(sys.argv[1:])}`: {counted[0]} usage records,")
-        print(f"{counted[1]} roll-ups, {counted[2]} of endings; medians of {options.rounds} (fastest–slowest)\n")
-        print("| | ms |\n| --- | ---: |")
+        print(f"{counted[1]} roll-ups, {counted[2]} of times, {counted[3]} of endings;")
+        print(f"medians of {options.rounds} (fastest–slowest)\n")
+        print("| | ms | in the database | statements |\n| --- | ---: | ---: | ---: |")
         for name, question in (questions(now) | pages()).items():
             if options.only in name:
-                times = measured(question, options.rounds)
-                print(f"| {name} | {median(times):.0f} ({min(times):.0f}–{max(times):.0f}) |", flush=True)
+                times, in_database, statements = zip(*measured(question, options.rounds), strict=True)
+                spread = f"{median(times):.0f} ({min(times):.0f}–{max(times):.0f})"
+                print(f"| {name} | {spread} | {median(in_database):.0f} | {max(statements)} |", flush=True)
 
 
 if __name__ == "__main__":

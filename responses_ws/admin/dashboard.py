@@ -9,7 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils import timezone
 
-from responses_ws.models import Dashboard, EndingRollup, Reconciliation, UsageRecord, UsageRollup
+from responses_ws.models import Dashboard, EndingRollup, LatencyRollup, Reconciliation, UsageRecord, UsageRollup
+from responses_ws.models.rollups import total_of
 
 from . import choices, panels, timeline
 from .base import Page
@@ -59,7 +60,10 @@ def figures(scope: Scope, may: Any = lambda _permission: True, now: datetime | N
     now = now or timezone.now()
     rows = scope.within(UsageRollup.objects)
     endings = scope.within(EndingRollup.objects.failures())
-    seen, of_host = rows.overview(), host()
+    series, speed, of_host = rows.series(), scope.within(LatencyRollup.objects).latencies(), host()
+    totals = total_of(series.values())
+    is_new = not series and not UsageRecord.objects.exists()
+    books = Reconciliation.objects.newest()
     return {
         "title": "Dashboard",
         "scope": scope,
@@ -67,17 +71,17 @@ def figures(scope: Scope, may: Any = lambda _permission: True, now: datetime | N
         "choices": choices.choices(scope),
         "trail": choices.trail(scope),
         "now": now,
-        "is_new": not UsageRecord.objects.exists(),
-        "steps": choices.first_steps(may),
-        "books": Reconciliation.objects.newest() if may("responses_ws.view_reconciliation") else None,
-        "money_cards": panels.money_cards(scope, seen.totals, now),
-        "load_cards": panels.load_cards(scope, seen.times, of_host, now),
-        "charts": charts(scope, seen.series, seen.times_series, now),
-        "rankings": panels.rankings(scope, rows),
-        "ways": panels.ways(seen.transports),
-        "phases": panels.phases(seen.times, of_host.settle_ms),
+        "is_new": is_new,
+        "steps": choices.first_steps(may) if is_new else [],
+        "books": books if may("responses_ws.view_reconciliation") else None,
+        "money_cards": panels.money_cards(scope, totals, now),
+        "load_cards": panels.load_cards(scope, speed.times, of_host, books, now),
+        "charts": charts(scope, series, speed.series, now),
+        "rankings": panels.rankings(scope, rows.rankings(panels.TOP)),
+        "ways": panels.ways(speed.transports),
+        "phases": panels.phases(speed.times, of_host.settle_ms),
         "host": of_host,
-        "reasons": panels.reasons(scope, endings),
+        "reasons": panels.reasons(scope, endings, totals["responses"]),
         "budgets": panels.budgets(scope, now) if may("responses_ws.view_budget") else None,
         "flags": panels.flags(scope) if may("responses_ws.view_flag") else None,
         "newest": panels.newest(scope),

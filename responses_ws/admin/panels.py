@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.urls import reverse
 
 from responses_ws.models import Budget, Flag, Reconciliation, UsageRecord, UsageRollup
-from responses_ws.models.rollups import Times
+from responses_ws.models.latency import Times
 
 from .formats import age, milliseconds, percent, short_count, short_money, shortened, thousands
 from .host import Host
@@ -117,7 +117,7 @@ def money_cards(scope: Scope, totals: Mapping[str, int], now: datetime) -> list[
     ]
 
 
-def load_cards(scope: Scope, times: Times, of_host: Host, now: datetime) -> list[Card]:
+def load_cards(scope: Scope, times: Times, of_host: Host, books: Reconciliation | None, now: datetime) -> list[Card]:
     """What goes on now, how fast, and whether the books follow."""
     generating = scope.records(UsageRecord.objects.in_progress()).count()
     where = "this process" if of_host.processes == 1 else f"{of_host.processes} processes of this host"
@@ -131,7 +131,7 @@ def load_cards(scope: Scope, times: Times, of_host: Host, now: datetime) -> list
         Card("First token", milliseconds(times.first_token_p50), f"p50; p95 {milliseconds(times.first_token_p95)}"),
         Card("Tokens per second", "–" if rate is None else f"{rate:,.1f}", "of one response, while it comes"),
         unbilled_card(now),
-        books_card(now),
+        books_card(books, now),
     ]
 
 
@@ -144,8 +144,7 @@ def unbilled_card(now: datetime) -> Card:
     return Card("Unbilled", thousands(count), f"the oldest for {age(now - oldest)}", is_alarming=is_late, url=url)
 
 
-def books_card(now: datetime) -> Card:
-    newest = Reconciliation.objects.newest()
+def books_card(newest: Reconciliation | None, now: datetime) -> Card:
     if newest is None:
         return Card("Books", "–", "never compared: is beat running?")
     when = f"compared {age(now - newest.ended_at)} ago"
@@ -154,13 +153,13 @@ def books_card(now: datetime) -> Card:
     return Card("Books", "Agree", when, is_alarming=now - newest.ended_at > UNCHECKED)
 
 
-def rankings(scope: Scope, rows: Any) -> list[Ranking]:
-    """Who spends most: what is one step down from here, and models."""
+def rankings(scope: Scope, dearest: Mapping[str, list[dict[str, Any]]]) -> list[Ranking]:
+    """Who spends most: what is one step down from here, and models, of `UsageRollupQuerySet.rankings`."""
     found = []
     if scope.organization is None:
         ranked = [
             (row["organization_name"] or "deleted", "", scope.url(organization=row["organization_id"]), row)
-            for row in rows.by_organization(TOP)
+            for row in dearest["organizations"]
         ]
         found.append(_ranking("Organisations", "Organisation", ranked, scope))
     if scope.project is None:
@@ -171,7 +170,7 @@ def rankings(scope: Scope, rows: Any) -> list[Ranking]:
                 scope.url(project=row["project_id"]),
                 row,
             )
-            for row in rows.by_project(TOP)
+            for row in dearest["projects"]
         ]
         found.append(_ranking("Projects", "Project", ranked, scope))
     if scope.api_key is None and not scope.is_keyless:
@@ -184,10 +183,10 @@ def rankings(scope: Scope, rows: Any) -> list[Ranking]:
                 else scope.url(project=row["project_id"], key="none"),
                 row,
             )
-            for row in rows.by_key(TOP)
+            for row in dearest["keys"]
         ]
         found.append(_ranking("API keys", "Key", ranked, scope))
-    ranked = [(row["model"], "", scope.url(model=row["model"]), row) for row in rows.by_model()[:TOP]]
+    ranked = [(row["model"], "", scope.url(model=row["model"]), row) for row in dearest["models"]]
     return [*found, _ranking("Models", "Model", ranked, scope)]
 
 
@@ -214,7 +213,7 @@ def _ranking(title: str, column: str, ranked: list[tuple[str, str, str, Any]], s
 
 
 def ways(found: list[dict[str, Any]]) -> list[Way]:
-    """WebSocket mode beside HTTP, of rows as `Overview.transports`."""
+    """WebSocket mode beside HTTP, of rows as `Latencies.transports`."""
     total = sum(row["responses"] for row in found)
     titles = dict(UsageRecord.Transport.choices)
     return [
@@ -246,8 +245,8 @@ def phases(times: Times, settle_ms: float | None) -> list[Phase]:
     return found
 
 
-def reasons(scope: Scope, endings: Any) -> list[tuple[str, str, str, str]]:
-    """Failures by their code: code, status, how many, and the URL of the records."""
+def reasons(scope: Scope, endings: Any, responses: int) -> list[tuple[str, str, str, str, str]]:
+    """Failures by their code: code, status, how many, their part of all responses, and the URL of the records."""
     rows = list(endings.by_reason()[:TOP])
     path = reverse("admin:responses_ws_usagerecord_changelist")
     owner = {
@@ -265,6 +264,7 @@ def reasons(scope: Scope, endings: Any) -> list[tuple[str, str, str, str]]:
             row["reason"] or "not said",
             row["status"],
             thousands(row["responses"]),
+            percent(row["responses"], responses),
             f"{path}?"
             + urlencode({"status__exact": row["status"], "reason": row["reason"], **named, **model, **since}),
         )

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+from django.db.models import Count
 from django.utils import timezone
 
 from responses_ws.models import ApiKey, Organization, Project
@@ -127,10 +128,8 @@ def scope_of(given: Mapping[str, str], now: datetime | None = None) -> Scope:
     notes: list[str] = []
     period = period_of(given, now or timezone.now(), notes)
     owner = _owner(given, notes)
-    counts: dict[str, int] = {}
-    for currency in Organization.objects.values_list("currency", flat=True):
-        counts[currency] = counts.get(currency, 0) + 1
-    currencies = tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+    counts = Organization.objects.values("currency").annotate(organizations=Count("pk"))
+    currencies = tuple(counts.order_by("-organizations", "currency").values_list("currency", flat=True))
     if owner.get("organization") is not None:
         currency = owner["organization"].currency
     else:

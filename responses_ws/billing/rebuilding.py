@@ -8,12 +8,13 @@ from django.db import router, transaction
 from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum, Value
 from django.db.models.functions import Coalesce, TruncDay, TruncHour
 
-from responses_ws.models import EndingRollup, Journal, RatedLine, UsageRecord, UsageRollup
+from responses_ws.models import EndingRollup, Journal, LatencyRollup, RatedLine, UsageRecord, UsageRollup
+from responses_ws.models.latency import BOUNDS_MS, DURATION, FIRST_TOKEN, LATENCY_DIMENSIONS
 from responses_ws.models.ledger import sum_of
-from responses_ws.models.rollups import BOUNDS_MS, DIMENSIONS, DURATION, ENDING_DIMENSIONS, FIRST_TOKEN, Width
+from responses_ws.models.rollups import DIMENSIONS, ENDING_DIMENSIONS, Width
 from responses_ws.runtime import sql
 
-from .rollups import COUNTED
+from .rollups import COUNTED, FAILURES
 
 _MIDNIGHT = TruncDay("start", tzinfo=UTC)
 
@@ -44,7 +45,7 @@ def _rebuild_day(day: datetime) -> int:
     end = day + timedelta(days=1)
     entries = Journal.objects.standing().filter(usage__started_at__gte=day, usage__started_at__lt=end)
     with transaction.atomic(using=router.db_for_write(UsageRollup)):
-        sql.stop_writers(UsageRollup, EndingRollup)
+        sql.stop_writers(UsageRollup, LatencyRollup, EndingRollup)
         return fill_day(day, entries, "usage__", sum_of(RatedLine.objects.all(), "journal", "amount_nano"))
 
 
@@ -65,12 +66,14 @@ def fill_day(day: datetime, rows: QuerySet[Any], prefix: str, amount: Any) -> in
         "api_key_id": Coalesce(f"{prefix}api_key_id", 0),
         "model": F(f"{prefix}model"),
     }
-    how = {name: F(f"{prefix}{name}") for name in ("service_tier", "transport")}
-    why = {name: F(f"{prefix}{name}") for name in ("status", "reason")}
+    tier, transport, status, reason = (
+        {name: F(f"{prefix}{name}")} for name in ("service_tier", "transport", "status", "reason")
+    )
     made = 0
     for model, dimensions, hours, keys, sums in (
-        (UsageRollup, DIMENSIONS, rows, who | how, _sums(prefix) | {"amount_nano": Sum(amount)}),
-        (EndingRollup, ENDING_DIMENSIONS, unfinished, who | why, {"responses": Count("pk")}),
+        (UsageRollup, DIMENSIONS, rows, who | tier, _sums(prefix) | {"amount_nano": Sum(amount)}),
+        (LatencyRollup, LATENCY_DIMENSIONS, rows, who | transport, _latencies(prefix)),
+        (EndingRollup, ENDING_DIMENSIONS, unfinished, who | status | reason, {"responses": Count("pk")}),
     ):
         of_day = model.objects.between(day, day + timedelta(days=1))
         of_day.delete()
@@ -87,15 +90,22 @@ def _fill(model: Any, rows: QuerySet[Any], keys: Mapping[str, Any], sums: Mappin
 
 def _sums(prefix: str) -> dict[str, Any]:
     """By column, what `rollups.add` has added for the standing entries of usage."""
-    timed = Q(**{f"{prefix}duration_ms__isnull": False})
-    waited = Coalesce(f"{prefix}first_token_ms", f"{prefix}duration_ms")
     ended = [status for status in UsageRecord.Status.values if status != UsageRecord.Status.IN_PROGRESS]
     return {
         "responses": Count("pk"),
         **{status: Count("pk", filter=Q(**{f"{prefix}status": status})) for status in ended},
-        "estimated": Count("pk", filter=Q(**{f"{prefix}estimated": True})),
         **{name: Sum(f"{prefix}{name}") for name in COUNTED},
+    }
+
+
+def _latencies(prefix: str) -> dict[str, Any]:
+    timed = Q(**{f"{prefix}duration_ms__isnull": False})
+    waited = Coalesce(f"{prefix}first_token_ms", f"{prefix}duration_ms")
+    return {
+        "responses": Count("pk"),
+        "failures": Count("pk", filter=Q(**{f"{prefix}status__in": FAILURES})),
         "timed": Count("pk", filter=timed),
+        "output_tokens": Coalesce(Sum(f"{prefix}output_tokens", filter=timed), 0),
         "checks_ms": _added(f"{prefix}checks_ms", timed),
         "render_ms": _added(f"{prefix}render_ms", timed),
         "first_token_ms": _added(waited, timed),

@@ -2,16 +2,21 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
-from responses_ws.models import EndingRollup, UsageRecord, UsageRollup
-from responses_ws.models.rollups import BOUNDS_MS, DIMENSIONS, DURATION, ENDING_DIMENSIONS, FIRST_TOKEN, Width
+from responses_ws.models import EndingRollup, LatencyRollup, UsageRecord, UsageRollup
+from responses_ws.models.latency import BOUNDS_MS, DURATION, FIRST_TOKEN, LATENCY_DIMENSIONS
+from responses_ws.models.rollups import DIMENSIONS, ENDING_DIMENSIONS, Width
 from responses_ws.runtime import sql
 
 from .entries import Entry
 
 COUNTED = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens", "tool_calls")
+FAILURES = (UsageRecord.Status.FAILED, UsageRecord.Status.ABANDONED)
+
+Rows = dict[tuple[Any, ...], dict[str, float]]
 
 
 def add(entries: Iterable[Entry]) -> None:
@@ -19,23 +24,29 @@ def add(entries: Iterable[Entry]) -> None:
 
     In the transaction that writes the entries, which holds their usage records.
     """
-    usage: dict[tuple, dict[str, float]] = defaultdict(lambda: defaultdict(int))
-    endings: dict[tuple, dict[str, float]] = defaultdict(lambda: defaultdict(int))
+    usage: Rows = defaultdict(lambda: defaultdict(int))
+    latencies: Rows = defaultdict(lambda: defaultdict(int))
+    endings: Rows = defaultdict(lambda: defaultdict(int))
     for entry in entries:
         record = entry.record
         if record is None:
             continue
-        counts = dict(_counts_of(record))
+        counts, times = dict(_counts_of(record)), dict(_times_of(record))
         for width, start in _starts(record.started_at):
             who = (width, start, record.organization_id, record.project_id, record.api_key_id or 0, record.model)
-            row = usage[*who, record.service_tier, record.transport]
-            row["amount_nano"] += entry.amount_nano
-            for name, count in counts.items():
-                row[name] += entry.sign * count
+            usage[*who, record.service_tier]["amount_nano"] += entry.amount_nano
+            _add(usage[*who, record.service_tier], counts, entry.sign)
+            _add(latencies[*who, record.transport], times, entry.sign)
             if record.status != UsageRecord.Status.COMPLETED:
-                endings[*who, record.status, record.reason]["responses"] += entry.sign
+                _add(endings[*who, record.status, record.reason], {"responses": 1}, entry.sign)
     sql.add(UsageRollup, DIMENSIONS, usage)
+    sql.add(LatencyRollup, LATENCY_DIMENSIONS, latencies)
     sql.add(EndingRollup, ENDING_DIMENSIONS, endings)
+
+
+def _add(row: dict[str, float], numbers: Mapping[str, float], sign: int) -> None:
+    for name, number in numbers.items():
+        row[name] += sign * number
 
 
 def _starts(moment: datetime) -> Iterator[tuple[str, datetime]]:
@@ -49,16 +60,21 @@ def _counts_of(record: UsageRecord) -> Iterator[tuple[str, float]]:
     """The columns to which a record adds, and how much."""
     yield "responses", 1
     yield record.status, 1
-    if record.estimated:
-        yield "estimated", 1
     for name in COUNTED:
         yield name, getattr(record, name)
+
+
+def _times_of(record: UsageRecord) -> Iterator[tuple[str, float]]:
+    yield "responses", 1
+    if record.status in FAILURES:
+        yield "failures", 1
     first, duration = record.first_token_ms, record.duration_ms
     if first is not None:
         yield FIRST_TOKEN[bisect_left(BOUNDS_MS, first)], 1
     if duration is not None:
         yield DURATION[bisect_left(BOUNDS_MS, duration)], 1
         yield "timed", 1
+        yield "output_tokens", record.output_tokens
         yield "checks_ms", record.checks_ms or 0
         yield "render_ms", record.render_ms or 0
         yield "first_token_ms", duration if first is None else first

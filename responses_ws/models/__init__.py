@@ -7,6 +7,7 @@ from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .credits import CreditGrant, GrantUse
 from .invoices import Invoice, InvoiceLine, InvoiceSeries
+from .latency import LatencyRollup
 from .ledger import Account, Journal, Posting, RatedLine
 from .prices import Component, Price
 from .prompts import PromptTemplate, PromptVersion
@@ -39,6 +40,7 @@ __all__ = [
     "InvoiceLine",
     "InvoiceSeries",
     "Journal",
+    "LatencyRollup",
     "Live",
     "Organization",
     "Playground",

@@ -1,29 +1,18 @@
 """Usage added up by the hour and by the day, so that a page of figures costs the same at any number of responses."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-import msgspec
 from django.db import models
 from django.db.models import F, Max, Q, Sum
 
 from .accounts import ApiKey, Organization, Project
 
-BOUNDS_MS = tuple(round(5 * 1.5**number, 1) for number in range(23))
-"""Upper bounds of all buckets of a histogram but the last, in milliseconds: 5, 7.5, …, 37,409. Each is 1.5 times the
-one before: a percentile read off them is right within a quarter, and histograms of any rows can be added."""
-
-FIRST_TOKEN = tuple(f"first_token_{number:02}" for number in range(len(BOUNDS_MS) + 1))
-"""The columns that count responses by the time to their first token."""
-DURATION = tuple(f"duration_{number:02}" for number in range(len(BOUNDS_MS) + 1))
-"""The columns that count responses by how long they took."""
-
-_WHO = ("width", "start", "organization_id", "project_id", "api_key_id", "model")
-DIMENSIONS = (*_WHO, "service_tier", "transport")
+WHO = ("width", "start", "organization_id", "project_id", "api_key_id", "model")
+DIMENSIONS = (*WHO, "service_tier")
 """What tells rows of usage apart."""
-ENDING_DIMENSIONS = (*_WHO, "status", "reason")
+ENDING_DIMENSIONS = (*WHO, "status", "reason")
 """What tells rows of endings apart."""
 
 SUMS = {
@@ -39,9 +28,14 @@ SUMS = {
 }
 """What every question is answered with. uncached + cached + answer + reasoning = tokens; ``failures`` are ours, not the
 client's leaving; ``amount_nano`` only makes sense within one currency (see `UsageRollupQuerySet.in_currency`)."""
-_BY_STATUS = {name: Sum(name) for name in ("completed", "incomplete", "failed", "cancelled", "abandoned")}
-_TIMES = ("timed", "output_tokens", "checks_ms", "render_ms", "first_token_ms", "duration_ms", *FIRST_TOKEN, *DURATION)
-_TIME_SUMS = {f"sum_{name}": Sum(name) for name in _TIMES}
+_COUNTS = SUMS | {name: Sum(name) for name in ("completed", "incomplete", "failed", "cancelled", "abandoned")}
+_RANKED = ("responses", "tokens", "amount_nano")
+_RANKINGS = {
+    "organizations": ("organization_id",),
+    "projects": ("project_id",),
+    "keys": ("project_id", "api_key_id"),
+    "models": ("model",),
+}
 
 _BUCKET_SUMS = {
     "requests": Sum("responses"),
@@ -52,79 +46,13 @@ _BUCKET_SUMS = {
 }
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast responses were. Milliseconds; None where no response says it."""
-
-    first_token_p50: float | None
-    first_token_p95: float | None
-    duration_p50: float | None
-    duration_p95: float | None
-    tokens_per_second: float | None
-    """Of one response, while it came."""
-    parts: dict[str, float]
-    """The mean milliseconds of a response, in order: ``checks``, ``render``, ``first_token`` (from the engine's call to
-    its first output) and ``rest``. Their sum is the mean duration. Empty of no responses."""
-
-
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page of figures says of all rows together, and of their hours or days: one look at them for all of it."""
-
-    totals: dict[str, int]
-    """As `UsageRollupQuerySet.totals`."""
-    series: dict[datetime, dict[str, int]]
-    """The same by ``start``; hours or days of nothing are absent."""
-    times: Times
-    times_series: dict[datetime, Times]
-    transports: list[dict[str, Any]]
-    """As `UsageRollupQuerySet.by_transport`."""
-
-
-def percentile(counts: list[int], fraction: float) -> float | None:
-    """The milliseconds within which ``fraction`` of the responses stayed; None without any.
-
-    Args:
-        counts: of a histogram, a number for each of `BOUNDS_MS` and one for what is longer than all of them.
-
-    Within its bucket the place is guessed evenly, as if the bucket were full of different values; so it is always less
-    than 1.5 times too much or too little. Beyond the last bound, that bound.
-    """
-    rank = sum(counts) * fraction
-    lower = 0.0
-    for bound, count in zip(BOUNDS_MS, counts, strict=False):
-        if count > 0 and rank <= count:
-            return lower + (bound - lower) * rank / count
-        rank -= count
-        lower = bound
-    return lower if any(counts) else None
-
-
-def _times(sums: Mapping[str, Any]) -> Times:
-    told = {name: sums[f"sum_{name}"] or 0 for name in _TIMES}
-    first, duration = ([told[name] for name in names] for names in (FIRST_TOKEN, DURATION))
-    coming = told["duration_ms"] - told["first_token_ms"]
-    parts = {
-        "checks": told["checks_ms"],
-        "render": told["render_ms"],
-        "first_token": told["first_token_ms"] - told["checks_ms"] - told["render_ms"],
-        "rest": coming,
-    }
-    return Times(
-        first_token_p50=percentile(first, 0.5),
-        first_token_p95=percentile(first, 0.95),
-        duration_p50=percentile(duration, 0.5),
-        duration_p95=percentile(duration, 0.95),
-        tokens_per_second=told["output_tokens"] * 1000 / coming if coming > 0 else None,
-        parts={name: max(part, 0) / told["timed"] for name, part in parts.items()} if told["timed"] else {},
-    )
-
-
 class Width(models.TextChoices):
     HOUR = "hour", "hour"
     DAY = "day", "day"
 
 
 class RollupQuerySet(models.QuerySet[Any]):
-    """Questions that rows of both tables answer. Begin with one width: each response is in a row of either."""
+    """Questions that rows of all these tables answer. Begin with one width: each response is in a row of either."""
 
     def hours(self) -> Self:
         return self.filter(width=Width.HOUR)
@@ -197,11 +125,13 @@ class UsageRollupQuerySet(RollupQuerySet):
 
     def totals(self) -> dict[str, int]:
         """`SUMS`, and ``completed``, ``incomplete``, ``failed``, ``cancelled``, ``abandoned``: zeros of nothing."""
-        return {name: value or 0 for name, value in self.aggregate(**SUMS, **_BY_STATUS).items()}
+        return total_of(self.series().values())
 
-    def series(self) -> models.QuerySet[Any]:
-        """Rows of ``start`` and what `totals` has, in order; hours or days of nothing are absent."""
-        return self.values("start").annotate(**SUMS, **_BY_STATUS).order_by("start")
+    def series(self) -> dict[datetime, dict[str, int]]:
+        """What `totals` has by ``start``, in order; hours or days of nothing are absent."""
+        # Put in order here: a database may sort the rows before it adds them up.
+        rows = self.order_by().values("start").annotate(**_COUNTS)
+        return {row.pop("start"): row for row in sorted(rows, key=lambda row: row["start"])}
 
     def model_names(self, since: datetime | None = None) -> list[str]:
         """The models that were asked for on the days since then (None: the last 90 with usage), in order."""
@@ -210,92 +140,52 @@ class UsageRollupQuerySet(RollupQuerySet):
         since = since or (newest and newest - timedelta(days=90))
         return sorted(set(days.between(since).order_by().values_list("model", flat=True).distinct()))
 
-    def by_model(self) -> models.QuerySet[Any]:
-        """Rows of ``model`` and `SUMS`, the dearest first."""
-        return self._by("model")
+    def rankings(self, top: int) -> dict[str, list[dict[str, Any]]]:
+        """The ``top`` dearest ``organizations``, ``projects``, ``keys`` and ``models``: the rows are read once for all.
 
-    def by_organization(self, top: int) -> list[dict[str, Any]]:
-        """The ``top`` dearest: ``organization_id``, ``organization_name`` and `SUMS`."""
-        rows = list(self._by("organization_id")[:top])
-        names = Organization.objects.in_bulk([row["organization_id"] for row in rows])
-        for row in rows:
-            owner = names.get(row["organization_id"])
-            row["organization_name"] = "" if owner is None else owner.name
-        return rows
-
-    def by_project(self, top: int) -> list[dict[str, Any]]:
-        """The ``top`` dearest: ``project_id``, ``project_name``, ``organization_name`` and `SUMS`."""
-        return _with_projects(list(self._by("project_id")[:top]))
-
-    def by_key(self, top: int) -> list[dict[str, Any]]:
-        """The ``top`` dearest: ``api_key_id`` (0: no key), ``key_name`` ("" for none), its project and `SUMS`.
-
-        The project is ``project_id``, ``project_name``, ``organization_name``.
+        Each has ``responses``, ``tokens``, ``amount_nano``, and says whose: ``organization_id``, ``organization_name``;
+        ``project_id``, ``project_name``, ``organization_name``; of a key these and ``api_key_id`` (0: no key),
+        ``key_name``; ``model``. Names of what was deleted are empty.
         """
-        rows = _with_projects(list(self._by("project_id", "api_key_id")[:top]))
-        keys = ApiKey.objects.in_bulk([row["api_key_id"] for row in rows])
-        for row in rows:
-            key = keys.get(row["api_key_id"])
-            row["key_name"] = "" if key is None else key.name
-        return rows
-
-    def by_transport(self) -> list[dict[str, Any]]:
-        """For each way to ask, the busiest first: ``transport``, ``responses``, ``failures``, ``times`` (`Times`)."""
-        sums = {name: SUMS[name] for name in ("responses", "failures")}
-        rows = self.values("transport").annotate(**sums, **_TIME_SUMS).order_by("-responses", "transport")
-        kept = ("transport", *sums)
-        return [{name: row[name] for name in kept} | {"times": _times(row)} for row in rows]
-
-    def overview(self) -> Overview:
-        """Everything that needs no names, by one query: one by one, the same rows would be read five times."""
-        sums = {**SUMS, **_BY_STATUS, **_TIME_SUMS}
-        whole: Counter[str] = Counter()
-        starts: dict[datetime, Counter[str]] = defaultdict(Counter)
-        transports: dict[str, Counter[str]] = defaultdict(Counter)
-        # Not sorted by the database, which would sort the wide rows before it adds them up.
-        rows = self.order_by().values("start", "transport").annotate(**sums)
-        for row in sorted(rows, key=lambda row: row["start"]):
-            numbers = {name: row[name] or 0 for name in sums}
-            for counter in (whole, starts[row["start"]], transports[row["transport"]]):
-                counter.update(numbers)
-        names = (*SUMS, *_BY_STATUS)
-        busiest = sorted(transports.items(), key=lambda item: (-item[1]["responses"], item[0]))
-        return Overview(
-            totals={name: whole[name] for name in names},
-            series={start: {name: numbers[name] for name in names} for start, numbers in starts.items()},
-            times=_times({name: whole[name] for name in _TIME_SUMS}),
-            times_series={start: _times(numbers) for start, numbers in starts.items()},
-            transports=[
-                {
-                    "transport": transport,
-                    "responses": numbers["responses"],
-                    "failures": numbers["failures"],
-                    "times": _times(numbers),
-                }
-                for transport, numbers in busiest
-            ],
-        )
-
-    def times(self) -> Times:
-        """How fast all of them were."""
-        return _times(self.aggregate(**_TIME_SUMS))
-
-    def times_series(self) -> dict[datetime, Times]:
-        """How fast they were, by the hour or the day; those of nothing are absent."""
-        return {row["start"]: _times(row) for row in self.values("start").annotate(**_TIME_SUMS).order_by("start")}
-
-    def _by(self, *names: str) -> models.QuerySet[Any]:
-        return self.values(*names).annotate(**SUMS).order_by("-amount_nano", "-tokens", *names)
+        sums = {name: SUMS[name] for name in _RANKED}
+        parts = list(self.order_by().values(*WHO[2:]).annotate(**sums))
+        found = {title: _dearest(parts, columns, top) for title, columns in _RANKINGS.items()}
+        of_projects = [*found["projects"], *found["keys"]]
+        organizations = Organization.objects.in_bulk([row["organization_id"] for row in found["organizations"]])
+        projects = Project.objects.select_related("organization").in_bulk({row["project_id"] for row in of_projects})
+        keys = ApiKey.objects.in_bulk([row["api_key_id"] for row in found["keys"]])
+        for row in found["organizations"]:
+            row["organization_name"] = _name(organizations.get(row["organization_id"]))
+        for row in of_projects:
+            project = projects.get(row["project_id"])
+            row["project_name"], row["organization_name"] = _name(project), _name(project and project.organization)
+        for row in found["keys"]:
+            row["key_name"] = _name(keys.get(row["api_key_id"]))
+        return found
 
 
-def _with_projects(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that have a ``project_id`` get the project's name and its organisation's."""
-    projects = Project.objects.select_related("organization").in_bulk([row["project_id"] for row in rows])
+def total_of(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Rows of a series in one."""
+    total = dict.fromkeys(_COUNTS, 0)
     for row in rows:
-        project = projects.get(row["project_id"])
-        row["project_name"] = "" if project is None else project.name
-        row["organization_name"] = "" if project is None else project.organization.name
-    return rows
+        for name in total:
+            total[name] += row[name]
+    return total
+
+
+def _dearest(parts: list[dict[str, Any]], columns: tuple[str, ...], top: int) -> list[dict[str, Any]]:
+    whole: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for part in parts:
+        who = {column: part[column] for column in columns}
+        row = whole.setdefault(tuple(who.values()), who | dict.fromkeys(_RANKED, 0))
+        for name in _RANKED:
+            row[name] += part[name]
+    order = sorted(whole, key=lambda who: (-whole[who]["amount_nano"], -whole[who]["tokens"], who))
+    return [whole[who] for who in order[:top]]
+
+
+def _name(row: Any) -> str:
+    return "" if row is None else row.name
 
 
 class EndingRollupQuerySet(RollupQuerySet):
@@ -330,59 +220,48 @@ class Rollup(models.Model):
         return f"{self.width} {self.start:%Y-%m-%d %H} {self.model}"
 
 
-def _count() -> Any:
+def count_field() -> Any:
     # Half as wide as a sum: most of a row are counts, and a page reads thousands of rows.
     return models.IntegerField(default=0, db_default=0)
 
 
-def _sum() -> Any:
+def sum_field() -> Any:
     return models.BigIntegerField(default=0, db_default=0)
 
 
-def _milliseconds() -> Any:
+def milliseconds_field() -> Any:
     return models.FloatField(default=0, db_default=0)
+
+
+def owner_index(name: str) -> models.Index:
+    return models.Index(fields=("width", "organization_id", "start"), name=name)
 
 
 class UsageRollup(Rollup):
     """Sums of billed usage records that started in [start, start + width)."""
 
     service_tier = models.CharField(max_length=20)
-    transport = models.CharField(max_length=10)
 
-    responses = _count()
-    completed = _count()
-    incomplete = _count()
-    failed = _count()
-    cancelled = _count()
-    abandoned = _count()
-    estimated = _count()
-    input_tokens = _sum()
-    cached_tokens = _sum()
-    cache_write_tokens = _sum()
-    output_tokens = _sum()
-    reasoning_tokens = _sum()
-    tool_calls = _sum()
-    amount_nano = _sum()
+    responses = count_field()
+    completed = count_field()
+    incomplete = count_field()
+    failed = count_field()
+    cancelled = count_field()
+    abandoned = count_field()
+    input_tokens = sum_field()
+    cached_tokens = sum_field()
+    cache_write_tokens = sum_field()
+    output_tokens = sum_field()
+    reasoning_tokens = sum_field()
+    tool_calls = sum_field()
+    amount_nano = sum_field()
     """What was charged, before credit, in nano units of the organisation's currency."""
-    timed = _count()
-    """Responses whose times are in the sums below."""
-    checks_ms = _milliseconds()
-    render_ms = _milliseconds()
-    first_token_ms = _milliseconds()
-    """Until the first token, or the end of a response that had none."""
-    duration_ms = _milliseconds()
 
     objects = UsageRollupQuerySet.as_manager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=DIMENSIONS, name="responses_ws_rollup_once")]
-        indexes = [
-            models.Index(fields=("width", "organization_id", "start"), name="responses_ws_rollup_owner"),
-        ]
-
-
-for _name in (*FIRST_TOKEN, *DURATION):
-    UsageRollup.add_to_class(_name, _count())
+        indexes = [owner_index("responses_ws_rollup_owner")]
 
 
 class EndingRollup(Rollup):
@@ -393,12 +272,10 @@ class EndingRollup(Rollup):
 
     status = models.CharField(max_length=12)
     reason = models.CharField(max_length=64)
-    responses = _count()
+    responses = count_field()
 
     objects = EndingRollupQuerySet.as_manager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=ENDING_DIMENSIONS, name="responses_ws_ending_once")]
-        indexes = [
-            models.Index(fields=("width", "organization_id", "start"), name="responses_ws_ending_owner"),
-        ]
+        indexes = [owner_index("responses_ws_ending_owner")]

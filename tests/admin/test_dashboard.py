@@ -143,8 +143,8 @@ def test_ways_failures_and_times_are_told(busy):
         ("WebSocket", "20", "0.0%"),
         ("SSE", "1", "100.0%"),
     ]
-    ((code, status, count, url),) = found["reasons"]
-    assert (code, status, count) == ("engine_error", "failed", "1")
+    ((code, status, count, share, _url),) = found["reasons"]
+    assert (code, status, count, share) == ("engine_error", "failed", "1", "4.8%")
     assert {phase.title: phase.mean for phase in found["phases"]} == {
         "Checks": "2.0 ms",
         "Render": "8.0 ms",
@@ -154,7 +154,7 @@ def test_ways_failures_and_times_are_told(busy):
 
 
 def test_a_failure_leads_to_its_records(boss, busy):
-    ((_code, _status, _count, url),) = shown()["reasons"]
+    ((*_words, url),) = shown()["reasons"]
 
     page = boss.get(url)
 

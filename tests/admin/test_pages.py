@@ -74,6 +74,7 @@ NEVER_REGISTERED = {
     "invoiceline",
     "invoiceseries",
     "usagerollup",
+    "latencyrollup",
     "endingrollup",
 } | {
     "posting",

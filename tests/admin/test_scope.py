@@ -94,7 +94,7 @@ def test_money_of_two_currencies_is_never_added_up():
     for project, amount in ((make_project("acme"), 5), (euro, 7)):
         UsageRollup.objects.create(
             width="day", start=day(29), organization_id=project.organization_id, project_id=project.pk,
-            api_key_id=0, model="m", service_tier="default", transport="http", amount_nano=amount,
+            api_key_id=0, model="m", service_tier="default", amount_nano=amount,
         )  # fmt: skip
 
     sums = {given: scope_of({"currency": given}, NOON).within(UsageRollup.objects).amount() for given in ("USD", "EUR")}

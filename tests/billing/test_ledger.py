@@ -200,8 +200,8 @@ def test_a_batch_takes_the_same_number_of_queries_however_many_records(django_as
     UsageRecord.objects.filter(pk__in=ids).update(billed_at=None)
 
     # Savepoint ×2, records, present keys, prices, currencies, journals, lines, grants, accounts, postings, two
-    # balances, roll-ups, billed_at.
-    with django_assert_num_queries(15):
+    # balances, roll-ups, their times, billed_at.
+    with django_assert_num_queries(16):
         ledger.bill_batch()
 
 

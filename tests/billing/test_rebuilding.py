@@ -13,7 +13,8 @@ from django.forms.models import model_to_dict
 from responses_ws.billing import ledger, rollups
 from responses_ws.billing.rebuilding import rebuild
 from responses_ws.billing.reconcile import reconcile
-from responses_ws.models import EndingRollup, Journal, UsageRollup
+from responses_ws.models import EndingRollup, Journal, LatencyRollup, UsageRollup
+from responses_ws.models.latency import LATENCY_DIMENSIONS
 from responses_ws.models.rollups import DIMENSIONS, ENDING_DIMENSIONS
 
 from .rows import NOON, make_key, make_prices, make_project, make_record
@@ -32,7 +33,11 @@ def everything():
                 if name != "id"
             }
 
-    return [*rows(UsageRollup, DIMENSIONS), *rows(EndingRollup, ENDING_DIMENSIONS)]
+    return [
+        *rows(UsageRollup, DIMENSIONS),
+        *rows(LatencyRollup, LATENCY_DIMENSIONS),
+        *rows(EndingRollup, ENDING_DIMENSIONS),
+    ]
 
 
 def any_record(chance, projects, keys):
@@ -81,6 +86,7 @@ def billed():
 def test_what_is_made_anew_is_what_billing_has_made(billed):
     before = everything()
     UsageRollup.objects.update(responses=5, amount_nano=0)
+    LatencyRollup.objects.update(duration_ms=7.0)
     EndingRollup.objects.all().delete()
 
     call_command("responses_ws_rebuild_rollups", stdout=StringIO())

@@ -6,7 +6,8 @@ import pytest
 from django.db.models import Sum
 
 from responses_ws.billing import ledger
-from responses_ws.models import EndingRollup, Journal, UsageRecord, UsageRollup
+from responses_ws.models import EndingRollup, Journal, LatencyRollup, UsageRecord, UsageRollup
+from responses_ws.models.rollups import WHO
 
 from .rows import NOON, make_key, make_prices, make_project, make_record
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 
 def rows(queryset, *names):
-    return list(queryset.order_by("width", "start", "model", "transport").values_list(*names))
+    return list(queryset.order_by(*names).values_list(*names))
 
 
 def test_a_billed_turn_is_in_its_hour_and_in_its_day():
@@ -28,7 +29,6 @@ def test_a_billed_turn_is_in_its_hour_and_in_its_day():
         output_tokens=100,
         reasoning_tokens=40,
         tool_calls=3,
-        estimated=True,
         checks_ms=0.5,
         render_ms=1.5,
         first_token_ms=90.0,
@@ -46,12 +46,16 @@ def test_a_billed_turn_is_in_its_hour_and_in_its_day():
             record.project_id,
             key.pk,
         )
-        assert (row.model, row.service_tier, row.transport) == ("m", "default", "websocket")
-        assert (row.responses, row.completed, row.estimated, row.tool_calls) == (1, 1, 1, 3)
+        assert (row.model, row.service_tier) == ("m", "default")
+        assert (row.responses, row.completed, row.tool_calls) == (1, 1, 3)
         assert (row.incomplete, row.failed, row.cancelled, row.abandoned) == (0, 0, 0, 0)
         assert (row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens) == (1_000, 600, 100, 40)
         assert row.amount_nano == 1_900_000
-        assert (row.timed, row.checks_ms, row.render_ms, row.first_token_ms, row.duration_ms) == (
+    for row, times in zip((day, hour), LatencyRollup.objects.order_by("width"), strict=True):
+        for name in WHO:
+            assert getattr(times, name) == getattr(row, name)
+        assert (times.transport, times.responses, times.failures, times.output_tokens) == ("websocket", 1, 0, 100)
+        assert (times.timed, times.checks_ms, times.render_ms, times.first_token_ms, times.duration_ms) == (
             1,
             0.5,
             1.5,
@@ -59,7 +63,7 @@ def test_a_billed_turn_is_in_its_hour_and_in_its_day():
             2_000,
         )
         # 85.4 < 90 ≤ 128.1 and 1,459.6 < 2,000 ≤ 2,189.5.
-        assert (row.first_token_08, row.duration_15) == (1, 1)
+        assert (times.first_token_08, times.duration_15) == (1, 1)
 
 
 def test_turns_of_one_hour_share_a_row_and_those_of_others_do_not():
@@ -68,19 +72,25 @@ def test_turns_of_one_hour_share_a_row_and_those_of_others_do_not():
     make_record(started_at=NOON + timedelta(minutes=30))
     make_record(started_at=NOON + timedelta(hours=1))
     make_record(model="n")
-    make_record(transport="sse")
+    make_record(service_tier="flex", transport="sse")
 
     ledger.bill_batch(limit=3)
     ledger.bill_batch()
 
-    assert rows(UsageRollup.objects, "width", "start__hour", "model", "transport", "responses", "amount_nano") == [
-        ("day", 0, "m", "sse", 1, 2_800_000),
-        ("day", 0, "m", "websocket", 3, 8_400_000),
-        ("day", 0, "n", "websocket", 1, 0),
-        ("hour", 12, "m", "sse", 1, 2_800_000),
-        ("hour", 12, "m", "websocket", 2, 5_600_000),
-        ("hour", 12, "n", "websocket", 1, 0),
-        ("hour", 13, "m", "websocket", 1, 2_800_000),
+    assert rows(UsageRollup.objects, "width", "start__hour", "model", "service_tier", "responses", "amount_nano") == [
+        ("day", 0, "m", "default", 3, 8_400_000),
+        ("day", 0, "m", "flex", 1, 2_800_000),
+        ("day", 0, "n", "default", 1, 0),
+        ("hour", 12, "m", "default", 2, 5_600_000),
+        ("hour", 12, "m", "flex", 1, 2_800_000),
+        ("hour", 12, "n", "default", 1, 0),
+        ("hour", 13, "m", "default", 1, 2_800_000),
+    ]
+    assert rows(LatencyRollup.objects.hours(), "start__hour", "model", "transport", "responses") == [
+        (12, "m", "sse", 1),
+        (12, "m", "websocket", 2),
+        (12, "n", "websocket", 1),
+        (13, "m", "websocket", 1),
     ]
 
 
@@ -93,7 +103,7 @@ def test_a_time_is_counted_where_its_bound_holds_it(milliseconds, bucket):
 
     ledger.bill_batch()
 
-    row = UsageRollup.objects.days().get()
+    row = LatencyRollup.objects.days().get()
     for kind in ("first_token", "duration"):
         assert [number for number in range(24) if getattr(row, f"{kind}_{number:02}")] == [bucket]
 
@@ -103,7 +113,7 @@ def test_a_response_without_a_token_has_waited_for_it_all_the_time():
 
     ledger.bill_batch()
 
-    row = UsageRollup.objects.days().get()
+    row = LatencyRollup.objects.days().get()
     assert (row.timed, row.first_token_ms, row.duration_ms) == (1, 300, 300)
     assert not any(getattr(row, f"first_token_{number:02}") for number in range(24))
 
@@ -130,7 +140,9 @@ def test_a_reversal_takes_back_what_was_added_where_it_was_added():
 
     for row in UsageRollup.objects.all():
         assert (row.responses, row.completed, row.cancelled, row.input_tokens) == (1, 1, 0, 1_000)
-        assert (row.amount_nano, row.timed, row.first_token_08, row.duration_ms) == (2_800_000, 0, 0, 0)
+        assert row.amount_nano == 2_800_000
+    for row in LatencyRollup.objects.all():
+        assert (row.responses, row.timed, row.first_token_08, row.duration_ms) == (1, 0, 0, 0)
     assert EndingRollup.objects.aggregate(all=Sum("responses"))["all"] == 0
 
 
@@ -138,6 +150,7 @@ def test_a_corrected_end_moves_from_one_count_to_the_other():
     make_prices()
     make_record(status="abandoned", reason="lease_expired", output_tokens=10)
     ledger.bill_batch()
+    assert set(LatencyRollup.objects.values_list("failures", flat=True)) == {1}
 
     ledger.correct(UsageRecord.objects.get(), {"status": "completed", "reason": "", "output_tokens": 100})
     ledger.bill_batch()
@@ -145,6 +158,7 @@ def test_a_corrected_end_moves_from_one_count_to_the_other():
     for row in UsageRollup.objects.all():
         assert (row.responses, row.abandoned, row.completed) == (1, 0, 1)
         assert (row.output_tokens, row.amount_nano) == (100, 2_800_000)
+    assert set(LatencyRollup.objects.values_list("responses", "failures")) == {(1, 0)}
     assert set(EndingRollup.objects.values_list("reason", "responses")) == {("lease_expired", 0)}
 
 
@@ -174,3 +188,4 @@ def test_a_task_killed_after_the_ledger_was_written_leaves_no_roll_up(monkeypatc
     ledger.bill_batch()
 
     assert UsageRollup.objects.aggregate(all=Sum("responses"))["all"] == 2
+    assert LatencyRollup.objects.aggregate(all=Sum("responses"))["all"] == 2
