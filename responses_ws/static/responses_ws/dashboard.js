@@ -9,6 +9,11 @@ function page(root = document) {
   return root.querySelector(".rws");
 }
 
+// What the keyboard reaches, in its order.
+function places() {
+  return [...page().querySelectorAll("a, button, input, select, summary, [tabindex]")];
+}
+
 async function show(url, { push = false } = {}) {
   const number = ++newest;
   page().setAttribute("aria-busy", "true");
@@ -18,18 +23,21 @@ async function show(url, { push = false } = {}) {
     if (!answer.ok || answer.redirected) throw new Error(answer.statusText);
     shown = page(new DOMParser().parseFromString(await answer.text(), "text/html"));
   } catch {
-    // A session that is over, a server that restarts: the browser says it better.
+    // A session that is over, a server that restarts: the browser says it better to who has asked for something.
     if (push) window.location.assign(url);
+    else page().querySelector("[data-live]").textContent = " \u00b7 could not be brought up to date since";
     return;
   } finally {
     page().removeAttribute("aria-busy");
   }
   if (number !== newest || !shown) return;
   const open = [...page().querySelectorAll("details")].map((one) => one.open);
-  const focused = document.activeElement?.getAttribute("name");
+  const focused = document.activeElement;
+  const [name, place] = [focused?.getAttribute("name"), places().indexOf(focused)];
   page().replaceChildren(...shown.childNodes);
   if (!push) page().querySelectorAll("details").forEach((one, index) => (one.open = open[index] ?? one.open));
-  if (focused) page().querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
+  const again = name ? page().querySelector(`[name="${CSS.escape(name)}"]`) : push ? null : places()[place];
+  again?.focus({ preventScroll: true });
   if (push) history.pushState(null, "", url);
 }
 
