@@ -61,7 +61,7 @@ test-django6: ## run the tests on Django 6.x, in a second environment
 
 # One process: it has one browser, and each file its server.
 test-browser: $(VENV)/.tests ## open the pages in a real browser; skipped where there is none [CHROMIUM=/path] [ARGS=…]
-	$(PY) -m pytest -m browser tests/browser $(ARGS)
+	$(PY) -m pytest -m "browser and not chaos" tests/browser $(ARGS)
 
 # Pillow makes the files small.
 pictures: $(VENV)/.tests ## take the pictures of the documentation anew [ARGS="playground …"]

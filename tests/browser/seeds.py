@@ -1,8 +1,10 @@
 """Rows for sites of the browser tests, made by the ORM beside their server."""
 
+import json
+from datetime import timedelta
 from typing import Any
 
-from .canaries import SHORT
+from .canaries import ALL, CANARIES, SHORT
 
 
 def playground() -> dict[str, Any]:
@@ -15,6 +17,48 @@ def playground() -> dict[str, Any]:
     for component, nano in ((Component.INPUT, 100_000_000), (Component.OUTPUT, 400_000_000)):
         Price.objects.create(model="scripted", component=component, nano_per_million=nano)
     return {"key": ApiKey.objects.create_with_secret(project=project, name="pasted").secret}
+
+
+def dashboard() -> dict[str, Any]:
+    """An hour of usage, of two organisations, one of which has programs for names; and what stands beside it.
+
+    Its newest response has events, in which programs are said.
+    """
+    from django.utils import timezone
+
+    from responses_ws.billing import ledger
+    from responses_ws.models import Budget, Flag, Reconciliation, ResponseEvents
+    from tests.admin.conftest import say
+    from tests.billing.rows import make_key, make_prices, make_project, make_record
+
+    now = timezone.now()
+    programs, agents = make_project(f"{SHORT}owner", f"{SHORT}project"), make_project("Acme", "Agents")
+    times = {"checks_ms": 2.0, "render_ms": 8.0, "first_token_ms": 110.0, "duration_ms": 1_110.0}
+    for project, name, model, count in ((programs, f"{SHORT}key", SHORT, 3), (agents, "laptop", "small", 2)):
+        make_prices(model)
+        key = make_key(project, name)
+        for number in range(count):
+            started_at = now - timedelta(minutes=2 + number)
+            transport = "sse" if number else "websocket"
+            make_record(project, api_key=key, model=model, started_at=started_at, transport=transport, **times)
+    told = make_record(
+        programs, api_key=programs.api_keys.get(), model=SHORT, started_at=now - timedelta(minutes=1), **times
+    )
+    make_record(programs, model=SHORT, status="failed", reason=CANARIES[0], started_at=now - timedelta(minutes=9))
+    ledger.bill_all()
+    events = ({"type": "response.created"}, {"type": "response.output_text.delta", "delta": ALL})
+    frames = "\n".join(json.dumps(event | {"sequence_number": number}) for number, event in enumerate(events))
+    say(programs, told.response_id, [{"id": "msg_1", "type": "message", "content": ALL}])
+    ResponseEvents.objects.create(
+        project=programs, response_id=told.response_id, first_number=0, count=2, frames=frames
+    )
+    Budget.objects.create(organization=programs.organization, project=programs, limit_nano=9_000_000)
+    Flag.objects.create(
+        project=programs, response_id=told.response_id, model=SHORT, side="input", classifier="rules", category="bomb",
+        action="flag",
+    )  # fmt: skip
+    Reconciliation.objects.create(started_at=now, ended_at=now, differences=2)
+    return {"told": told.response_id}
 
 
 def pictures() -> dict[str, Any]:

@@ -44,9 +44,10 @@ class Site(Server):
         await context.add_cookies([{"name": "sessionid", "value": self.sessions[user], "url": self.url}])
 
 
-def prepare(directory: Path) -> Path:
-    """An empty database and the static files, to be copied for each site."""
+def prepare(directory: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """An empty database and the static files, to be copied for each site. ``environment`` is more of the commands'."""
     server = Server(directory=directory, name="prepare")
+    server.environment |= environment or {}
     server.migrate()
     server.manage("collectstatic", "--no-input", "-v", "0")
     return directory
