@@ -5,6 +5,7 @@ invoice that claims it and on no other; what comes too late for its month is on 
 """
 
 import logging
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -118,11 +119,13 @@ def finalize_due(now: datetime | None = None) -> int:
 def pay(invoice: Invoice, paid_at: datetime | None = None, memo: str = "") -> None:
     """It was paid: all that was not credited. Below 0 it was paid back.
 
-    Raises `InvoiceError`: it waits for no payment.
+    Raises `InvoiceError`: it waits for no payment; or it is a credit note, and what it gives back was never paid.
     """
     paid_at = paid_at or timezone.now()
     with transaction.atomic(using=router.db_for_write(Invoice)):
         one = _hold(invoice, Status.FINALIZED)
+        if one.kind == Kind.CREDIT_NOTE and not _follows_payment(one):
+            raise InvoiceError("its invoice asks for so much less: nothing was paid that could be paid back")
         amount = open_cents(one) * nano_per_cent(one.currency)
         _enter(one, Journal.Kind.PAYMENT, f"payment:{one.pk}", {CASH: amount, RECEIVABLE: -amount}, paid_at, memo)
         _update(invoice, status=Status.PAID, paid_at=paid_at)
@@ -131,11 +134,13 @@ def pay(invoice: Invoice, paid_at: datetime | None = None, memo: str = "") -> No
 def void(invoice: Invoice, memo: str = "") -> Invoice:
     """It was a mistake: its number stays used, its entries are on no invoice. Returns the draft in its place.
 
-    Raises `InvoiceError`: it is not finalised, was paid, or something was credited for it.
+    Raises `InvoiceError`: it is not finalised, was paid, or something was credited for it; or it is a credit note.
     """
     now = timezone.now()
     with transaction.atomic(using=router.db_for_write(Invoice)):
         one = _hold(invoice, Status.FINALIZED, Status.PAID)
+        if one.kind != Kind.INVOICE:
+            raise InvoiceError("a credit note stays")
         if one.status == Status.PAID and one.total_cents:
             raise InvoiceError("it was paid: give it back with a credit note")
         if one.credit_notes.exists():
@@ -287,6 +292,13 @@ def _number(invoice: Invoice, number: int, now: datetime, **amounts: int) -> Non
         due_at=now + timedelta(days=app_settings.INVOICE_NET_DAYS) if is_claim else None,
         **amounts,
     )
+
+
+def _follows_payment(note: Invoice) -> bool:
+    """Whether the invoice that a credit note corrects had been paid by then. Whoever does either holds that invoice."""
+    keys = f"payment:{note.corrects_id}", f"credit_note:{note.pk}"
+    pks = dict(Journal.objects.filter(idempotency_key__in=keys).values_list("kind", "pk"))
+    return pks.get(Journal.Kind.PAYMENT, math.inf) < pks[Journal.Kind.CREDIT_NOTE]
 
 
 def _update(invoice: Invoice, **fields: object) -> None:

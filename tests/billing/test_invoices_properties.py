@@ -111,7 +111,7 @@ def test_cents_and_rounding_are_the_nano_units_of_the_ledger(history):
         still_open = sum(invoices.open_cents(one) for one in claiming if one.status == "finalized")
         paid_too_much = sum(
             note.total_cents
-            for note in Invoice.objects.filter(kind="credit_note")
+            for note in Invoice.objects.filter(kind="credit_note", status="finalized")
             if note.corrects.status == "paid" and note.finalized_at > note.corrects.paid_at
         )
         owed = total(Account.objects.filter(kind="receivable"), "balance_nano")
