@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 LATE = timedelta(hours=1)
 """What is billed so long after a window still counts as news of it."""
 FIRST_PAUSE = timedelta(seconds=30)
-"""Before the second try; twice as long before each further one."""
+"""Before the second try; twice as long before each further one, so that the eighth is an hour behind the first."""
 
 
 def notice(organization_ids: Collection[int] | None = None, now: datetime | None = None) -> int:
@@ -55,7 +55,7 @@ def tell(now: datetime | None = None) -> int:
     now = now or timezone.now()
     count = 0
     for alert in BudgetAlert.objects.untold().select_related("budget__organization"):
-        if alert.tries and now < alert.created_at + FIRST_PAUSE * 2 ** (alert.tries - 1):
+        if alert.tries and now < alert.created_at + FIRST_PAUSE * (2**alert.tries - 1):
             continue
         count += _tell(alert, now)
     return count

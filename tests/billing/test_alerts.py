@@ -154,6 +154,147 @@ def test_people_are_told_every_way(heard: list[dict[str, Any]], posted: list[Any
     assert body["data"]["limit_nano"] == 10 * DOLLAR
 
 
+def test_every_way_says_the_same_facts(heard: list[dict[str, Any]], posted: list[Any]) -> None:
+    owner = organization()
+    Organization.objects.update(currency="EUR")
+    Price.objects.update(currency="EUR")
+    row = budget(emails=["a@example.com", "b@example.com"], webhook_url="https://hooks.example.com/x", window="week")
+    spend(8)
+    alerts.notice(now=NOW)
+    alerts.tell()
+
+    facts = {
+        "alert_id": BudgetAlert.objects.get().pk,
+        "budget_id": row.pk,
+        "organization_id": owner.pk,
+        "percent": 80,
+        "window_start": datetime(2026, 3, 16, tzinfo=UTC),
+        "spent_nano": 8 * DOLLAR,
+        "limit_nano": 10 * DOLLAR,
+        "currency": "EUR",
+    }
+    (signal,) = heard
+    assert signal.pop("sender") is BudgetAlert and signal.pop("signal")
+    assert signal == facts
+    ((_, _, body),) = posted
+    created_at = BudgetAlert.objects.get().created_at
+    assert body == {
+        "type": "budget.alert",
+        "timestamp": created_at.isoformat(),
+        "data": {**facts, "window_start": "2026-03-16T00:00:00+00:00"},
+    }
+    (message,) = mail.outbox
+    assert message.subject == f"80 % of the budget {row} is spent"
+    assert message.to == ["a@example.com", "b@example.com"]
+    assert message.body == (
+        f"8.00 EUR of 10.00 EUR are spent since 2026-03-16 00:00 UTC.\n\nBudget: {row}\n"
+        "Requests beyond it are refused.\n"
+    )
+
+
+def test_who_names_no_address_and_no_webhook_hears_the_signal_only(heard: list[Any], posted: list[Any]) -> None:
+    budget()
+    spend(8)
+    alerts.notice(now=NOW)
+    now = timezone.now()
+
+    assert alerts.tell(now) == 1
+
+    assert (len(heard), mail.outbox, posted) == (1, [], [])
+    alert = BudgetAlert.objects.get()
+    assert (alert.told, alert.told_at, alert.tries, alert.error) == (["signal"], now, 1, "")
+
+
+def test_parts_are_reached_to_the_nano_unit() -> None:
+    organization()
+    row = budget(limit_nano=DOLLAR + 1, alert_percents=[100, 50])
+    spend(1)
+    alerts.notice(now=NOW)
+    assert told() == [(row.pk, 50)]
+
+    Budget.objects.update(limit_nano=DOLLAR)
+
+    assert alerts.notice(now=NOW) == 1
+    assert told() == [(row.pk, 50), (row.pk, 100)]
+
+
+def test_only_active_budgets_of_those_that_were_billed_are_looked_at() -> None:
+    mine = budget()
+    budget(is_active=False)
+    other = budget(organization=make_project("globex").organization)
+    spend(8)
+    make_record(make_project("globex"), started_at=NOW, input_tokens=9_000_000, output_tokens=0)
+    ledger.bill_all()
+
+    assert alerts.notice([], NOW) == 0
+    assert alerts.notice([mine.organization_id], NOW) == 1
+    assert alerts.notice(now=NOW) == 1
+
+    assert told() == [(mine.pk, 80), (other.pk, 80)]
+
+
+def test_news_of_a_window_that_is_over_are_told_for_an_hour() -> None:
+    day = budget(window="day")
+    spend(9, at=datetime(2026, 3, 18, 23, 59, tzinfo=UTC))
+
+    assert alerts.notice(now=datetime(2026, 3, 19, 1, 0, tzinfo=UTC)) == 0
+    assert alerts.notice(now=datetime(2026, 3, 19, 0, 59, 59, tzinfo=UTC)) == 1
+    assert told() == [(day.pk, 80)]
+
+
+def test_pauses_between_tries_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget(webhook_url="https://hooks.example.com/x")
+    spend(8)
+    alerts.notice(now=NOW)
+    began = timezone.now()
+    BudgetAlert.objects.update(created_at=began)
+    tries: list[int] = []
+    now = began
+
+    def fails(*_told: Any) -> None:
+        tries.append(int((now - began).total_seconds()))
+        raise FetchFailed("the status is 500")
+
+    monkeypatch.setattr(webhooks, "tell", fails)
+    for second in range(0, 4500, 30):
+        now = began + timedelta(seconds=second)
+        alerts.tell(now)
+
+    assert tries == [0, 30, 90, 210, 450, 930, 1890, 3810]
+
+
+def test_what_is_told_by_somebody_else_at_this_moment_is_left_to_him(heard: list[Any]) -> None:
+    budget()
+    spend(8)
+    alerts.notice(now=NOW)
+    seen = BudgetAlert.objects.untold().get()
+    BudgetAlert.objects.update(tries=1)
+
+    assert not alerts._tell(seen, timezone.now())
+
+    assert heard == []
+    assert BudgetAlert.objects.get().tries == 1
+
+
+def test_the_end_of_a_long_error_is_cut_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    budget(emails=["office@example.com"], webhook_url="https://hooks.example.com/x")
+    spend(8)
+    alerts.notice(now=NOW)
+
+    def fails(*_told: Any, **_more: Any) -> None:
+        raise FetchFailed("x" * 90)
+
+    monkeypatch.setattr(webhooks, "tell", fails)
+    monkeypatch.setattr(alerts, "send_mail", fails)
+    alerts.tell()
+
+    alert = BudgetAlert.objects.get()
+    assert alert.error == f"email: FetchFailed: {'x' * 90}; webhook: FetchFailed: {'x' * 90}"[:200]
+    # Addresses and URLs may be secrets: the log says which way only.
+    assert f"Budget alert {alert.pk} cannot be told by email: FetchFailed" in caplog.text
+    assert "xxx" not in caplog.text
+
+
 def test_a_way_that_fails_is_tried_again_alone_and_not_for_ever(
     heard: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
