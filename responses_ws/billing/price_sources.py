@@ -78,6 +78,13 @@ def read_csv(lines: Iterable[str]) -> list[WantedPrice]:
     Raises PricesRefused, with every problem of every line.
     """
     rows = csv.DictReader(lines, skipinitialspace=True)
+    try:
+        return _read(rows)
+    except csv.Error as exc:
+        raise PricesRefused([f"line {rows.line_num + 1}: {exc}"]) from exc
+
+
+def _read(rows: "csv.DictReader[str]") -> list[WantedPrice]:
     names = [(name or "").strip().lower() for name in rows.fieldnames or ()]
     rows.fieldnames = names
     problems = [f"the column {name} is missing" for name in REQUIRED if name not in names]
@@ -215,9 +222,9 @@ def _series_of(
 ) -> tuple[dict[tuple[str, str, int], Steps], set[str]]:
     """The steps of each of a model's prices by service tier, component and least context; and what was left out."""
     prices = model.prices if isinstance(model.prices, list) else [None]
-    dates = [getattr(one and one.constraint, "start_date", None) for one in prices]
-    dates += [getattr(one.constraint, "start_date", None) for one in model.price_variants or ()]
-    if any(one is not None and hasattr(one.constraint, "start_time") for one in prices):
+    constraints = [one.constraint for one in (*prices, *(model.price_variants or ())) if one is not None]
+    dates = [getattr(constraint, "start_date", None) for constraint in constraints]
+    if any(hasattr(constraint, "start_time") for constraint in constraints):
         raise ValueError("its price depends on the time of day")
     starts = sorted({datetime(date.year, date.month, date.day, tzinfo=UTC) for date in dates if date is not None})
     past = [start for start in starts if start <= now]

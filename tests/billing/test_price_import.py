@@ -112,6 +112,9 @@ def test_a_csv_is_read_with_all_its_columns():
             "model,component,price,valid_from,valid_to\nm,input,1,2026-02-03,2026-02-03\n", ["ends before"], id="order"
         ),
         pytest.param("model,component,price\n" + "m" * 201 + ",input,1\n", ["more than 200 characters"], id="long"),
+        pytest.param(
+            f'model,component,price\nm,input,1\n"{"m" * 140_000}",input,1\n', ["line 3: field larger"], id="csv"
+        ),
     ],
 )
 def test_bad_rows_are_named(text, problems):
