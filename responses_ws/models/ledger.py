@@ -1,6 +1,6 @@
 """The double-entry ledger. Money is an integer of nano units of its currency (10⁻⁹ USD, say), everywhere."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
@@ -200,8 +200,8 @@ class PostingQuerySet(models.QuerySet["Posting"]):
         return self.aggregate(total=Sum("amount_nano"))["total"] or 0
 
     def by_day(self) -> "models.QuerySet[Any]":
-        """Rows of ``day`` and ``amount_nano``, in order; days without postings are absent."""
-        days = self.order_by().annotate(day=TruncDate("journal__occurred_at")).values("day")
+        """Rows of ``day`` (of UTC) and ``amount_nano``, in order; days without postings are absent."""
+        days = self.order_by().annotate(day=TruncDate("journal__occurred_at", tzinfo=UTC)).values("day")
         return days.annotate(amount_nano=Sum("amount_nano")).order_by("day")
 
     def by_model(self) -> "models.QuerySet[Any]":

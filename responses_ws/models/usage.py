@@ -103,8 +103,8 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
         return {name: value or 0 for name, value in sums.items()}
 
     def by_day(self) -> "models.QuerySet[Any]":
-        """Rows of ``day`` and the sums of `totals`, in order; days without records are absent."""
-        return self._by(day=TruncDate("started_at")).order_by("day")
+        """Rows of ``day`` (of UTC) and the sums of `totals`, in order; days without records are absent."""
+        return self._by(day=TruncDate("started_at", tzinfo=UTC)).order_by("day")
 
     def by_model(self) -> "models.QuerySet[Any]":
         """Rows of ``name`` (the model) and the sums of `totals`, the most tokens first."""

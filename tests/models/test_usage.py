@@ -4,8 +4,9 @@ from datetime import date, timedelta
 
 import pytest
 
-from responses_ws.models import UsageRecord
-from tests.billing.rows import NOON, make_key, make_project, make_record
+from responses_ws.billing import ledger
+from responses_ws.models import Posting, UsageRecord
+from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +38,16 @@ def test_days_add_up_in_parts_that_do_not_overlap():
             "reasoning": 20,
         },
     ]
+
+
+def test_days_are_those_of_utc_wherever_the_project_is(settings):
+    settings.TIME_ZONE = "Pacific/Auckland"
+    make_prices()
+    make_record(started_at=NOON.replace(hour=23, minute=59))
+    ledger.bill_all()
+
+    assert [row["day"] for row in UsageRecord.objects.by_day()] == [date(2026, 11, 29)]
+    assert [row["day"] for row in Posting.objects.charges().by_day()] == [date(2026, 11, 29)]
 
 
 def test_totals_of_nothing_are_zero():
