@@ -43,6 +43,59 @@ def test_what_is_told_plainly_is_read_back(nano: int) -> None:
     assert Decimal(money.plain(-nano)).scaleb(9) == -nano
 
 
+@pytest.mark.parametrize(
+    ("nano", "currency", "plain", "spoken"),
+    [
+        (0, "USD", "0.00", "0.00 USD"),
+        (1_234_567_891_000_000, "USD", "1234567.891", "1,234,567.891 USD"),
+        (-1_500_000_000, "USD", "-1.50", "\u22121.50 USD"),
+        (1, "EUR", "0.000000001", "0.000000001 EUR"),
+        (2_000_000_000_000, "JPY", "2000", "2,000 JPY"),
+        (-500_000_000, "JPY", "-0.5", "\u22120.5 JPY"),
+        (1_500_000_000, "KWD", "1.500", "1.500 KWD"),
+    ],
+)
+def test_an_amount_is_told_exactly_with_the_places_of_its_currency(
+    nano: int, currency: str, plain: str, spoken: str
+) -> None:
+    assert money.plain(nano, decimals=money.minor_digits(currency)) == plain
+    assert money.spoken(nano, currency) == spoken
+
+
+def test_a_machine_reads_two_places_where_nobody_says_how_many() -> None:
+    assert money.plain(1_000_000_000) == "1.00"
+
+
+@pytest.mark.parametrize(
+    ("text", "nano"),
+    [
+        ("12.50", 12_500_000_000),
+        ("0.000000001", 1),
+        ("1", 10**9),
+        (Decimal("1e9"), money.MAX_NANO),
+        ("5e-1", 5 * 10**8),
+    ],
+)
+def test_an_amount_is_read_exactly(text: str | Decimal, nano: int) -> None:
+    assert money.nano_of(text) == nano
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ten", "ten is not an amount"),
+        ("0", "0 is not an amount above 0 and below 1,000,000,000"),
+        ("1000000000.000000001", "1000000000.000000001 is not an amount above 0 and below 1,000,000,000"),
+        ("0.0000000011", "0.0000000011 has more than nine decimals"),
+    ],
+)
+def test_what_is_wrong_with_an_amount_is_said(text: str, problem: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        money.nano_of(text)
+
+    assert str(refused.value) == problem
+
+
 @pytest.mark.parametrize("text", ["", "ten", "0", "-1", "nan", "inf", "1e30", "0.0000000001", "1,50"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError):

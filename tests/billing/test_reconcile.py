@@ -8,10 +8,23 @@ from django.core.management import call_command
 from django.db.models import F
 from django.utils import timezone
 
-from responses_ws.billing import ledger
+from responses_ws.billing import credits, invoices, ledger
 from responses_ws.billing.rebuilding import rebuild
 from responses_ws.billing.reconcile import Difference, reconcile
-from responses_ws.models import Account, Journal, Posting, RatedLine, UsageRecord, UsageRollup
+from responses_ws.models import (
+    Account,
+    CreditGrant,
+    GrantUse,
+    Invoice,
+    InvoiceLine,
+    InvoiceSeries,
+    Journal,
+    Organization,
+    Posting,
+    RatedLine,
+    UsageRecord,
+    UsageRollup,
+)
 
 from .rows import NOON, make_prices, make_record
 from .spoiling import take_guards_down
@@ -133,6 +146,118 @@ def test_a_wrong_roll_up_is_found_and_named(books, width, column, detail):
     UsageRollup.objects.filter(width=width).update(**{column: F(column) + 1})
 
     assert reconcile(NOON) == [Difference("roll-ups", "acme", detail)]
+
+
+@pytest.fixture
+def granted(books):
+    """And credit: 50 that was bought."""
+    credits.grant(Organization.objects.get(), 50, kind="paid")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "subject", "detail"),
+    [
+        pytest.param(
+            lambda: CreditGrant.objects.update(remaining_nano=49),
+            *("credit", "acme: paid credit {grant}", "49 is left, 0 of 50 was used"),
+            id="a rest",
+        ),
+        pytest.param(
+            lambda: CreditGrant.objects.update(remaining_nano=49),
+            *("prepaid", "acme prepaid USD", "-50, grants have 49 left"),
+            id="the sum of rests",
+        ),
+        pytest.param(
+            lambda: CreditGrant.objects.update(currency="EUR"),
+            *("prepaid", "organisation {organization} EUR", "no account, 50 left of grants"),
+            id="credit without an account",
+        ),
+        pytest.param(
+            lambda: GrantUse.objects.create(
+                journal=Journal.objects.usage().get(), grant=CreditGrant.objects.get(), amount_nano=7
+            ),
+            *("credit", "acme: paid credit {grant}", "50 is left, 7 of 50 was used"),
+            id="a use",
+        ),
+        pytest.param(
+            lambda: UsageRecord.objects.update(billed_at=None, billing_tries=5, billing_error="no such price"),
+            *("unbillable", "resp_x", "no such price"),
+            id="given up",
+        ),
+        pytest.param(
+            lambda: RatedLine.objects.filter(component="input").update(quantity=999),
+            *("tokens", "usage:resp_x:1", "1099 rated, 1100 in the usage record"),
+            id="a quantity",
+        ),
+    ],
+)
+def test_a_difference_says_what_both_sides_say(granted, spoil, kind, subject, detail):
+    spoil()
+
+    found = [difference for difference in reconcile(NOON) if difference.kind == kind]
+
+    names = {"grant": CreditGrant.objects.get().pk, "organization": Organization.objects.get().pk}
+    assert found[-1] == Difference(kind, subject.format(**names), detail)
+    assert str(found[-1]) == f"{kind}: {subject.format(**names)}: {detail}"
+
+
+def test_credit_that_is_used_up_needs_no_account(books):
+    CreditGrant.objects.create(organization=Organization.objects.get(), kind="paid", amount_nano=0, remaining_nano=0)
+
+    assert reconcile(NOON) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "detail"),
+    [
+        pytest.param(
+            lambda: Invoice.objects.update(total_cents=5),
+            *("invoice", "50000000 of 2800000, its entries say 2800000, its lines 0"),
+            id="a total",
+        ),
+        pytest.param(
+            lambda: Invoice.objects.update(amount_nano=7),
+            *("invoice", "0 of 7, its entries say 2800000, its lines 0"),
+            id="an amount",
+        ),
+        pytest.param(
+            lambda: InvoiceLine.objects.filter(section="rounding").update(amount_nano=0),
+            *("invoice", "0 of 2800000, its entries say 2800000, its lines 2800000"),
+            id="a line",
+        ),
+        pytest.param(
+            lambda: InvoiceSeries.objects.update(last_number=3),
+            *("numbers", "the last number is 3, there are 1"),
+            id="a number",
+        ),
+    ],
+)
+def test_a_difference_of_an_invoice_says_what_each_part_says(books, spoil, kind, detail):
+    one = invoices.draft(Organization.objects.get(), *invoices.month_of(NOON))
+    invoices.finalize(one, one.period_end)
+    assert reconcile(NOON) == []
+    subject = one.reference if kind == "invoice" else "acme invoice"
+
+    spoil()
+
+    assert reconcile(NOON) == [Difference(kind, subject, detail)]
+
+
+def test_a_record_is_late_when_its_patience_is_over_and_not_before():
+    make_record()
+    make_record(ended_at=NOON + timedelta(seconds=1))
+    ended_at = NOON + timedelta(seconds=1)
+
+    late = {
+        seconds: [str(difference) for difference in reconcile(ended_at + timedelta(minutes=5, seconds=seconds))]
+        for seconds in (0, 1, 2)
+    }
+
+    assert late == {
+        0: [],
+        1: ["unbilled: 1 records: the oldest ended at 2026-11-29 12:00:01"],
+        2: ["unbilled: 2 records: the oldest ended at 2026-11-29 12:00:02"],
+    }
 
 
 def test_what_was_charged_and_is_not_in_the_roll_ups_is_found(books):

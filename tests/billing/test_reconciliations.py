@@ -43,6 +43,16 @@ def test_wrong_books_are_noted_in_words(look):
     assert "balance: " in noted.told
 
 
+def test_as_many_differences_are_kept_in_words_as_anybody_reads():
+    found = [reconcile.Difference("kind", str(number), "detail") for number in range(reconcile.TOLD + 1)]
+    began = timezone.now()
+
+    noted = reconcile.note(began, found)
+
+    assert (noted.started_at, noted.differences) == (began, reconcile.TOLD + 1)
+    assert noted.told.splitlines() == [f"kind: {number}: detail" for number in range(reconcile.TOLD)]
+
+
 def test_a_year_of_nights_is_kept_and_no_more():
     for _ in range(Reconciliation.KEPT + 3):
         Reconciliation.objects.create(started_at=timezone.now(), differences=0)

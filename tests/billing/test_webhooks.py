@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import time
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ async def test_an_own_origin_is_told_wherever_it_is(settings: Any) -> None:
     async with TestServer(application, host="127.0.0.1") as server:
         origin = f"http://127.0.0.1:{server.port}"
         settings.RESPONSES_WS = {**settings.RESPONSES_WS, "WEBHOOK_ORIGINS": [origin], "WEBHOOK_SECRET": "s"}
+        before = int(time.time())
         await sync_to_async(webhooks.tell)(f"{origin}/hook", "id_1", {"said": "ü"})
         with pytest.raises(FetchFailed, match="302"):
             await sync_to_async(webhooks.tell)(f"{origin}/hook", "id_1", {})
@@ -59,6 +61,7 @@ async def test_an_own_origin_is_told_wherever_it_is(settings: Any) -> None:
     headers, body = heard[0]
     lowered = {name.lower(): value for name, value in headers.items()}
     assert body == '{"said":"ü"}'.encode()
-    assert lowered["webhook-id"] == "id_1"
+    assert (lowered["content-type"], lowered["webhook-id"]) == ("application/json", "id_1")
+    assert before <= int(lowered["webhook-timestamp"]) <= time.time()
     expected = webhooks.signed("s", "id_1", body, now=float(lowered["webhook-timestamp"]))
     assert lowered["webhook-signature"] == expected["webhook-signature"]

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
-from responses_ws.models import ApiKey, ControlMessage, Project
+from responses_ws.models import AdminKey, ApiKey, ControlMessage, Project
 from responses_ws.models.accounts import digest_of, generate_key
 from tests.billing.rows import NOON, make_key, make_project
 
@@ -54,10 +55,63 @@ def test_only_usable_keys_are_found(fields, usable):
     assert (ApiKey.objects.find(key.secret, now=NOON) == key) is usable
 
 
-def test_an_unknown_key_is_not_found():
-    make_key(make_project())
+@pytest.mark.parametrize("table", [ApiKey, AdminKey])
+def test_a_key_opens_what_is_its_own_and_an_unknown_one_nothing(table):
+    owners = [make_project("acme"), make_project("globex")]
+    given = [{"project": one} if table is ApiKey else {"organization": one.organization} for one in owners]
+    keys = [table.objects.create_with_secret(name="k", **owner) for owner in given]
 
-    assert ApiKey.objects.find(generate_key()) is None
+    assert [table.objects.find(key.secret) for key in keys] == keys
+    assert table.objects.find(generate_key()) is None
+    assert table.objects.find("") is None
+    assert table.objects.find(keys[0].secret[:-1]) is None
+
+
+@pytest.mark.parametrize("field", ["expires_at", "revoked_at"])
+def test_an_admin_key_past_its_time_is_not_found(field):
+    owner = make_project().organization
+    key, other = (AdminKey.objects.create_with_secret(organization=owner, name=name) for name in "ab")
+
+    AdminKey.objects.filter(pk=key.pk).update(**{field: timezone.now() - timedelta(seconds=1)})
+
+    assert (AdminKey.objects.find(key.secret), AdminKey.objects.find(other.secret)) == (None, other)
+
+
+def test_keys_are_usable_or_not_and_never_both():
+    project = make_project()
+    names = {"plain": {}, "later": {"expires_at": NOON + timedelta(seconds=1)}, "expired": {"expires_at": NOON}}
+    names["revoked"] = {"revoked_at": NOON + timedelta(days=1)}
+    for name, fields in names.items():
+        ApiKey.objects.create_with_secret(project=project, name=name, **fields)
+
+    assert [key.name for key in ApiKey.objects.usable(NOON).order_by("pk")] == ["plain", "later"]
+    assert [key.name for key in ApiKey.objects.unusable(NOON).order_by("pk")] == ["expired", "revoked"]
+    now = timezone.now()
+    assert ApiKey(digest=b"", expires_at=now + timedelta(hours=1)).is_usable
+    assert not ApiKey(digest=b"", expires_at=now - timedelta(seconds=1)).is_usable
+    assert not ApiKey(digest=b"", revoked_at=now).is_usable
+
+
+def test_a_key_is_revoked_once_and_everybody_hears_of_it():
+    project = make_project()
+    first, second = make_key(project, "first"), make_key(project, "second")
+    assert ApiKey.objects.filter(pk=first.pk).revoke(NOON) == 1
+    ControlMessage.objects.all().delete()
+
+    assert ApiKey.objects.all().revoke(NOON + timedelta(days=1)) == 1
+
+    assert list(ApiKey.objects.order_by("pk").values_list("revoked_at", flat=True)) == [NOON, NOON + timedelta(days=1)]
+    assert [message.body for message in ControlMessage.objects.filter(kind="key_changed")] == [
+        {"api_key_id": second.pk}
+    ]
+
+
+def test_admin_keys_are_revoked_once_and_say_what_they_are():
+    key = AdminKey.objects.create_with_secret(organization=make_project().organization, name="k")
+
+    assert key.secret.startswith("sk-admin-")
+    assert [AdminKey.objects.all().revoke(), AdminKey.objects.all().revoke()] == [1, 0]
+    assert not AdminKey.objects.get().is_usable
 
 
 @pytest.mark.parametrize("table", [ApiKey, Project])

@@ -5,6 +5,7 @@ import pytest
 
 from responses_ws.connection.chain import Link
 from responses_ws.connection.log import SharedLog
+from responses_ws.stores import memory
 from responses_ws.stores.memory import HotTier
 
 
@@ -85,3 +86,69 @@ def test_what_has_expired_is_not_found(bounded: HotTier) -> None:
     assert bounded.get(1, "old") is None
     assert bounded.get(1, "young") is not None
     assert len(bounded) == 1
+
+
+def test_as_many_as_the_limits_say_are_kept(bounded: HotTier) -> None:
+    for name in "abc":
+        bounded.put(link(name, size=30))
+    assert (len(bounded), bounded.byte_size) == (3, 90)
+
+    bounded.put(link("c", size=40))
+
+    assert (len(bounded), bounded.byte_size) == (3, 100)
+    bounded.put(link("c", size=41))
+    assert [name for name in "abc" if bounded.get(1, name)] == ["b", "c"]
+
+
+def test_of_links_that_share_their_past_the_longest_counts_as_long_as_any_is_here(bounded: HotTier) -> None:
+    log: SharedLog[Any] = SharedLog([{}])
+    bounded.put(link("long", items=log, size=70))
+    bounded.put(link("short", items=log, size=40))
+    bounded.put(link("other", size=20))
+    assert bounded.byte_size == 90
+
+    bounded.forget(1, {"long"})
+    assert bounded.byte_size == 90
+    bounded.forget(1, {"short", "unknown"})
+    assert bounded.byte_size == 20
+
+
+def test_one_project_forgets_nothing_of_another(bounded: HotTier) -> None:
+    bounded.put(link("a"))
+    bounded.put(link("a", project_id=2))
+
+    bounded.forget(2, {"a"})
+
+    assert (bounded.get(1, "a") is not None, bounded.get(2, "a")) == (True, None)
+    assert [bounded.has_forgotten(project_id, "a") for project_id in (1, 2)] == [False, True]
+
+
+def test_so_many_deletions_are_remembered_the_newest_ones(bounded: HotTier, monkeypatch: Any) -> None:
+    monkeypatch.setattr(memory, "_MOST_FORGOTTEN", 2)
+    for name in "abc":
+        bounded.forget(1, {name})
+
+    assert [bounded.has_forgotten(1, name) for name in "abc"] == [False, True, True]
+
+
+def test_a_link_of_a_conversation_does_not_expire(bounded: HotTier) -> None:
+    conversation = link("conv_1")
+    conversation.response = {}
+    bounded.put(conversation)
+    undated = link("undated")
+    undated.response["id"] = "undated"
+    bounded.put(undated)
+
+    assert bounded.get(1, "conv_1") is conversation
+    assert bounded.get(1, "undated") is None
+
+
+def test_what_is_cleared_is_as_new(bounded: HotTier) -> None:
+    bounded.put(link("a"))
+    bounded.forget(1, {"b"})
+
+    bounded.clear()
+
+    assert (len(bounded), bounded.byte_size, bounded.has_forgotten(1, "b")) == (0, 0, False)
+    bounded.put(link("a"))
+    assert bounded.byte_size == 10

@@ -156,6 +156,34 @@ def test_only_admin_keys_open_it_and_they_open_nothing_else(books: Books) -> Non
     assert books.ask().status_code == 401
 
 
+def test_a_key_is_known_by_what_is_left_of_it_in_a_refusal(books: Books) -> None:
+    messages = [
+        books.ask(secret=secret).json()["error"]["message"]
+        for secret in (None, "sk-admin-0123456789", books.api_key.secret)
+    ]
+
+    assert messages == [
+        "You didn't provide an admin key. Send it in an Authorization header: 'Authorization: Bearer KEY'.",
+        "Incorrect admin key provided: sk-…89.",
+        "This is the API key of a project. An organization's figures need an admin key.",
+    ]
+
+
+def test_that_a_key_was_used_is_noted_once_a_minute(books: Books) -> None:
+    other = AdminKey.objects.create_with_secret(organization=books.project.organization, name="other")
+    books.ask()
+    first = AdminKey.objects.get(pk=books.key.pk).last_used_at
+    assert first is not None and AdminKey.objects.get(pk=other.pk).last_used_at is None
+
+    books.ask()
+    assert AdminKey.objects.get(pk=books.key.pk).last_used_at == first
+    AdminKey.objects.filter(pk=books.key.pk).update(last_used_at=first - timedelta(minutes=2))
+    books.ask()
+
+    again = AdminKey.objects.get(pk=books.key.pk).last_used_at
+    assert again is not None and again >= first
+
+
 @pytest.mark.parametrize(
     ("query", "param"),
     [
