@@ -94,10 +94,9 @@ chaos: $(VENV)/.tests ## the long campaigns; prints every figure that was measur
 	$(PY) $(PIP) install -e '.[chaos]'
 	$(PY) -m pytest -m "chaos or figures" $(ARGS)
 
-mutation: $(VENV)/.tests ## what the tests of money and ownership miss: breaks the code in a thousand places, for an hour or two [ARGS=…]
-	@$(PY) $(PIP) install 'mutmut>=3.8'
-	$(VENV)/bin/mutmut run --max-children $(JOBS) $(ARGS)
-	$(VENV)/bin/mutmut results
+mutation: $(VENV)/.tests ## what the tests of money and ownership miss: breaks the code in thousands of places [JOBS=2] [ARGS=…]
+	@$(PY) $(PIP) install 'mutmut==3.8.*'
+	@exec $(PY) -m tests.mutation --jobs $(JOBS) $(ARGS)
 
 vllm: $(VENV)/.tests ## the vLLM adapter against a real one, on the CPU [VLLM_HOME=…, 3.7 GB] [ARGS=--record]
 	@exec $(PY) -m tests.vllm.run $(ARGS)
