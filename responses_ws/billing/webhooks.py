@@ -11,10 +11,11 @@ import msgspec
 from asgiref.sync import async_to_sync
 
 from responses_ws.conf import app_settings
-from responses_ws.runtime.http import Gate, origin_of, post
+from responses_ws.runtime.http import Gate, Poster, origin_of, post
 
 SECONDS = 10.0
 PREFIX = "whsec_"
+JSON = {"content-type": "application/json"}
 
 
 def tell(url: str, event_id: str, body: Mapping[str, Any]) -> None:
@@ -26,9 +27,13 @@ def tell(url: str, event_id: str, body: Mapping[str, Any]) -> None:
     Source: Standard Webhooks.
     """
     encoded = msgspec.json.encode(body)
-    headers = {"content-type": "application/json", **signed(app_settings.WEBHOOK_SECRET, event_id, encoded)}
-    gate = Gate(trusted=frozenset(map(origin_of, app_settings.WEBHOOK_ORIGINS)))
-    async_to_sync(post)(url, gate, encoded, headers=headers, seconds=SECONDS)
+    headers = {**JSON, **signed(app_settings.WEBHOOK_SECRET, event_id, encoded)}
+    async_to_sync(post)(url, _gate(), encoded, headers=headers, seconds=SECONDS)
+
+
+def poster(url: str) -> Poster:
+    """What tells ``url`` many things, within the same bounds."""
+    return Poster(url, _gate(), seconds=SECONDS)
 
 
 def signed(secret: str, event_id: str, body: bytes, now: float | None = None) -> dict[str, str]:
@@ -40,3 +45,7 @@ def signed(secret: str, event_id: str, body: bytes, now: float | None = None) ->
         digest = hmac.new(key, b".".join((event_id.encode(), moment.encode(), body)), hashlib.sha256).digest()
         headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
     return headers
+
+
+def _gate() -> Gate:
+    return Gate(trusted=frozenset(map(origin_of, app_settings.WEBHOOK_ORIGINS)))

@@ -4,7 +4,8 @@ import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -208,24 +209,77 @@ async def fetch(
         raise FetchFailed(type(exc).__name__) from exc
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """What was said to a POST."""
+
+    status: int
+    body: bytes
+    """Its beginning."""
+
+    @property
+    def is_ok(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Poster:
+    """Tells one URL many things, over connections that are kept. A context manager of one event loop.
+
+    Its name is resolved once, and what was checked is what is used.
+    """
+
+    def __init__(self, url: str, gate: Gate, *, seconds: float) -> None:
+        self._url = url
+        self._gate = gate
+        self._seconds = seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Poster":
+        """Raises Refused, and FetchFailed: there is no such name."""
+        with _failures(self._seconds):
+            async with asyncio.timeout(self._seconds):
+                self._target = self._gate.target(self._url)
+                self._session = await _session(self._target, self._gate)
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """What is said to it, whatever the status; redirects are not followed. Raises FetchFailed: no answer."""
+        assert self._session is not None, "a poster is used within its block"
+        url = URL(self._target.url, encoded=True)
+        with _failures(self._seconds):
+            async with (
+                asyncio.timeout(self._seconds),
+                self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer,
+            ):
+                said = bytearray()
+                async for piece in answer.content.iter_chunked(_READ_BYTES):
+                    said += piece
+                    if len(said) >= _READ_BYTES:
+                        break
+                return Answer(answer.status, bytes(said[:_READ_BYTES]))
+
+
 async def post(url: str, gate: Gate, body: bytes, *, headers: Mapping[str, str], seconds: float) -> None:
-    """Tell ``url`` something; redirects are not followed, and what it says is not read.
+    """Tell ``url`` something.
 
     Raises:
         Refused: the URL.
         FetchFailed: no answer in time, or one that is not 2xx.
     """
+    async with Poster(url, gate, seconds=seconds) as poster:
+        answer = await poster.post(body, headers)
+    if not answer.is_ok:
+        raise FetchFailed(f"the status is {answer.status}")
+
+
+@contextmanager
+def _failures(seconds: float) -> Iterator[None]:
+    """What goes wrong on the way, in our words."""
     try:
-        async with asyncio.timeout(seconds):
-            target = gate.target(url)
-            async with (
-                await _session(target, gate) as session,
-                session.post(
-                    URL(target.url, encoded=True), data=body, headers=headers, allow_redirects=False
-                ) as answer,
-            ):
-                if not 200 <= answer.status < 300:
-                    raise FetchFailed(f"the status is {answer.status}")
+        yield
     except TimeoutError as exc:
         raise FetchFailed(f"no answer within {seconds:g} s") from exc
     except (aiohttp.ClientError, OSError) as exc:
