@@ -139,6 +139,8 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "responses_ws.reap", "schedule": 30.0},
     "alert": {"task": "responses_ws.alert", "schedule": 10.0},
     "check_budgets": {"task": "responses_ws.check_budgets", "schedule": 600.0},
+    # One that waits behind others is not needed any more when the next one comes.
+    "deliver": {"task": "responses_ws.deliver", "schedule": 10.0, "options": {"expires": 10}},
     "expire_credit": {"task": "responses_ws.expire_credit", "schedule": 600.0},
     "invoice": {"task": "responses_ws.invoice", "schedule": 3600.0},
     "prune": {"task": "responses_ws.prune", "schedule": 3600.0},

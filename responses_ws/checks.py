@@ -3,10 +3,10 @@
 E001 an unknown or invalid setting · E002 a channel layer that drops idle sockets · E003 connections kept open per
 thread · E004 an in-process broker in production · E005 a dotted path that does not lead to the right class · E006
 spans that nobody can make · E007 a journal without a place · W001 tasks that are delivered twice while they run ·
-W002 nothing bills what no kick reached · W003 Celery settings that hold up messages · W004 no ASGI · W005 PostgreSQL
-without a fit pool · W006 no journal · W007 bodies that touch the disk · W008 a model's files that are not there ·
-W009 one Redis for the broker and for chains · W010 no route to the live view. E007, W003, W005, W006 and W010 are in
-`service_checks`.
+W002 nothing bills what no kick reached, or tells sinks · W003 Celery settings that hold up messages · W004 no ASGI ·
+W005 PostgreSQL without a fit pool · W006 no journal · W007 bodies that touch the disk · W008 a model's files that are
+not there · W009 one Redis for the broker and for chains · W010 no route to the live view. E007, W003, W005, W006 and
+W010 are in `service_checks`.
 """
 
 import dataclasses
@@ -27,6 +27,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.utils.module_loading import import_string
 from redis.connection import parse_url
 
+from .billing.sinks.base import Sink
+from .billing.sinks.registry import load as load_sink
 from .conf import Settings
 from .connection.limits import Limits
 from .connection.rates import Rates
@@ -37,7 +39,7 @@ from .safety.registry import TERMS, build
 from .tools.base import HostedTool
 from .tools.registry import load
 
-SWEEP = "responses_ws.bill_batch"
+SWEEP, DELIVER = "responses_ws.bill_batch", "responses_ws.deliver"
 # Engines and renderers check their own options when they are built; these keys are ours.
 MODEL_KEYS = {"ENGINE", "REPLICAS", "ALIAS", "UPSTREAM", "CONTEXT", "RENDERER"}
 REPLICA_KEYS = {"ENGINE", "UPSTREAM", "WEIGHT"}
@@ -81,7 +83,7 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
         except msgspec.ValidationError as exc:
             messages.append(Error(f"RESPONSES_WS[{key!r}] is invalid: {exc}.", id="responses_ws.E001"))
     faults = [redis_faults, number_faults, limit_faults, engine_faults, model_faults, tool_faults, key_faults]
-    faults.append(safety_faults)
+    faults += [safety_faults, sink_faults]
     return messages + [fault for look in faults for fault in look()]
 
 
@@ -273,6 +275,17 @@ def safety_faults() -> Iterator[CheckMessage]:
         yield Error(f"RESPONSES_WS: {exc}.", hint=f"Every entry may have {', '.join(TERMS)}.", id="responses_ws.E001")
 
 
+def sink_faults() -> Iterator[CheckMessage]:
+    """Sinks that do not take their options, where it is not their path (which is E005's)."""
+    for name, entry in section("BILLING_SINKS").items():
+        if not isinstance(entry, dict) or path_faults("", entry.get("SINK"), Sink):
+            continue
+        try:
+            load_sink(name)
+        except ValueError as exc:
+            yield fault(f"RESPONSES_WS: {exc}.")
+
+
 @register()
 def check_tracing(**_kwargs: Any) -> list[CheckMessage]:
     """E006: spans are asked for, and the package that makes them is not there."""
@@ -356,6 +369,9 @@ def check_dotted_paths(**_kwargs: Any) -> list[CheckMessage]:
     for name, tool in section("TOOLS").items():
         path = tool.get("TOOL") if isinstance(tool, dict) else None
         messages += path_faults(f"RESPONSES_WS['TOOLS'][{name!r}]['TOOL']", path, HostedTool)
+    for name, sink in section("BILLING_SINKS").items():
+        path = sink.get("SINK") if isinstance(sink, dict) else None
+        messages += path_faults(f"RESPONSES_WS['BILLING_SINKS'][{name!r}]['SINK']", path, Sink)
     messages += path_faults("RESPONSES_WS['AUTHENTICATOR']", settings_value("AUTHENTICATOR"), None)
     return messages
 
@@ -400,16 +416,20 @@ def check_visibility_timeout(**_kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_beat(**_kwargs: Any) -> list[CheckMessage]:
-    """W002: kicks may be lost, so a timer has to bill what none of them reached."""
+    """W002: kicks may be lost, so a timer has to bill what none of them reached; and nothing else tells sinks."""
     schedule = celery.current_app.conf.beat_schedule or {}
-    if any(entry.get("task") == SWEEP for entry in schedule.values()):
-        return []
+    run = {entry.get("task") for entry in schedule.values()}
+    needed = {SWEEP: ("usage whose message is lost is never billed", 5.0)}
+    if section("BILLING_SINKS"):
+        needed[DELIVER] = ("no sink of BILLING_SINKS is ever told", 10.0)
     return [
         Warning(
-            f"No entry of Celery's beat schedule runs {SWEEP}: usage whose message is lost is never billed.",
-            hint=f'CELERY_BEAT_SCHEDULE = {{"sweep": {{"task": "{SWEEP}", "schedule": 5.0}}}}',
+            f"No entry of Celery's beat schedule runs {task}: {consequence}.",
+            hint=f'CELERY_BEAT_SCHEDULE = {{"{task}": {{"task": "{task}", "schedule": {seconds}}}}}',
             id="responses_ws.W002",
         )
+        for task, (consequence, seconds) in needed.items()
+        if task not in run
     ]
 
 

@@ -53,6 +53,10 @@ class Settings:
     BUDGET_OUTPUT_TOKENS: int = 4096
     """Tokens of output that budgets hold for a turn whose request has no ``max_output_tokens``. A longer answer is
     finished all the same, and what it costs may go beyond the budget."""
+    BILLING_SINKS: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """Other billing systems that are told of every entry of the ledger, by name: ``{"books": {"SINK":
+    "responses_ws.billing.sinks.webhook.Webhook", "URL": "https://…"}}``. ``SINK`` is the dotted path of a `Sink`; the
+    other keys are its options. A name is kept: what waits for a sink that is not here any more waits on."""
     WEBHOOK_SECRET: str = ""
     """What our webhooks are signed with, as Standard Webhooks are: ``whsec_`` and base64, or any text. Empty: they are
     not signed."""

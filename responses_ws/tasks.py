@@ -9,7 +9,7 @@ import logging
 from celery import shared_task
 from django.utils import timezone
 
-from responses_ws.billing import alerts, credits, invoices, ledger
+from responses_ws.billing import alerts, credits, deliveries, invoices, ledger
 from responses_ws.billing import reconcile as reconciling
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.serving.replay import replay
@@ -59,6 +59,12 @@ def alert() -> None:
 def check_budgets() -> None:
     """Notice what a worker that died behind its commit has not."""
     alerts.notice()
+
+
+@shared_task(name="responses_ws.deliver", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
+def deliver() -> None:
+    """Tell other billing systems what is new in the ledger."""
+    deliveries.deliver()
 
 
 # May take longer than Redis waits for a worker: acknowledged at once, so that it is not begun again meanwhile.

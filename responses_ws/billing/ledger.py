@@ -11,18 +11,19 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.db import connections, router, transaction
+from django.db import router, transaction
 from django.db.models import F
 from django.utils import timezone
 
 from responses_ws.conf import app_settings
 from responses_ws.models import Journal, Posting, UsageRecord
 from responses_ws.runtime.faults import faultpoint
-from responses_ws.runtime.sql import UNAVAILABLE
+from responses_ws.runtime.sql import UNAVAILABLE, lock
 
-from . import alerts, credits, entries, outcomes, pricing, rollups
+from . import alerts, credits, deliveries, entries, outcomes, pricing, rollups
 from .entries import Entry
 from .pricebook import PriceBook, read_pages
+from .sinks.registry import sinks
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,11 @@ def bill_batch(limit: int = 500) -> int:
     Rows that another worker is billing are skipped where the database can do that; SQLite has one writer at a time.
     Where one of them cannot be billed, each is tried by itself: it holds back no other, and after a few tries it is
     left for a person to look at.
+
+    Raises ValueError: a sink is set up wrongly. Then nothing is billed that it would never hear of, and no record is
+    to blame.
     """
+    sinks.all()
     try:
         billed = _bill(limit)
     except UNAVAILABLE:
@@ -144,6 +149,7 @@ def enter(new: list[Entry]) -> None:
     entries.write_postings(new)
     faultpoint("bill.balanced")
     rollups.add(new)
+    deliveries.add(new)
 
 
 def reap(now: datetime | None = None) -> int:
@@ -164,14 +170,6 @@ def reap(now: datetime | None = None) -> int:
         closed += records.update(status=UsageRecord.Status.ABANDONED, reason=reason, ended_at=now)
     faultpoint("reap.after")
     return closed
-
-
-def lock(records, using: str, *, skips: bool = True):
-    """The records, held until the end of the transaction; with ``skips`` without those that somebody else holds."""
-    features = connections[using].features
-    if not features.has_select_for_update:
-        return records
-    return records.select_for_update(skip_locked=skips and features.has_select_for_update_skip_locked)
 
 
 def usage_entries(records: list[UsageRecord], numbers: dict[int, int], now: datetime) -> list[Entry]:

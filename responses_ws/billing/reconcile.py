@@ -11,6 +11,7 @@ from django.utils import timezone
 from responses_ws.models import (
     Account,
     CreditGrant,
+    Delivery,
     Invoice,
     InvoiceSeries,
     Journal,
@@ -50,7 +51,7 @@ def reconcile(now: datetime | None = None) -> list[Difference]:
     of_records = (_unbillable, _without_journal, _billed_twice)
     of_ledger = (_unbalanced, _wrong_balances, _wrong_lines, _wrong_reversals)
     of_credit = (_wrong_rests, _wrong_credit)
-    of_invoices = (_wrong_invoices, _missing_numbers)
+    of_invoices = (_wrong_invoices, _missing_numbers, _undelivered)
     looks = (*of_records, *of_ledger, *of_credit, *of_invoices, _wrong_rollups)
     return [*_late(now), *_uninvoiced(now), *(difference for look in looks for difference in look())]
 
@@ -75,6 +76,11 @@ def _late(now: datetime) -> Iterator[Difference]:
 def _unbillable() -> Iterator[Difference]:
     for record in UsageRecord.objects.unbillable().iterator():
         yield Difference("unbillable", record.response_id, record.billing_error)
+
+
+def _undelivered() -> Iterator[Difference]:
+    for row in Delivery.objects.given_up().by_sink():
+        yield Difference("undelivered", row["sink"], f"{row['given_up']} entries were given up")
 
 
 def _without_journal() -> Iterator[Difference]:

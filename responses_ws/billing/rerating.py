@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from responses_ws.models import Journal, RatedLine, UsageRecord
+from responses_ws.runtime.sql import lock
 
 from . import ledger
 from .entries import Entry
@@ -53,7 +54,7 @@ def _rerate(pks: list[int], memo: str, *, apply: bool) -> list[Rerated]:
     using = router.db_for_write(UsageRecord)
     with transaction.atomic(using=using):
         rows = UsageRecord.objects.using(using).billed().filter(pk__in=pks).order_by("pk")
-        records = {record.pk: record for record in (ledger.lock(rows, using, skips=False) if apply else rows)}
+        records = {record.pk: record for record in (lock(rows, using, skips=False) if apply else rows)}
         standing = {journal.usage_id: journal for journal in Journal.objects.standing().filter(usage__in=records)}
         rated = [record for pk, record in records.items() if pk in standing]
         _, numbers = ledger.entries_of(rated)

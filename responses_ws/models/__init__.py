@@ -6,6 +6,7 @@ from .budgets import Budget, BudgetAlert
 from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .credits import CreditGrant, GrantUse
+from .deliveries import Delivery
 from .invoices import Invoice, InvoiceLine, InvoiceSeries
 from .latency import LatencyRollup
 from .ledger import Account, Journal, Posting, RatedLine
@@ -32,6 +33,7 @@ __all__ = [
     "ConversationItem",
     "CreditGrant",
     "Dashboard",
+    "Delivery",
     "EndingRollup",
     "Flag",
     "GrantUse",

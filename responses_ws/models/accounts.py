@@ -30,6 +30,9 @@ class Organization(models.Model):
         "prepaid", default=False, help_text="Turns that its credit does not cover are refused."
     )
     billed_to = models.TextField(blank=True, help_text="Name, address and tax number, as they are printed on invoices.")
+    stripe_customer = models.CharField(
+        "Stripe customer", max_length=100, blank=True, help_text="cus_…: whom Stripe's meters count its usage for."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     class Meta:

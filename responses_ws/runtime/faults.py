@@ -73,6 +73,11 @@ POINTS = (
     "invoice.released",
     # The rest of a grant is written off.
     "expiry.written",
+    # Sinks are told: nothing claimed, claimed, one message has arrived, and noted.
+    "deliver.before",
+    "deliver.claimed",
+    "deliver.told",
+    "deliver.noted",
     # Records of processes that died.
     "reap.before",
     "reap.after",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection, connections
 from django.db.models import AutoField, QuerySet
 
 UNAVAILABLE = (OperationalError, InterfaceError)
@@ -143,3 +143,11 @@ def _values(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) ->
 
 def _value(field: Any, value: Any) -> Any:
     return field.get_db_prep_save(value, connection)
+
+
+def lock(records, using: str, *, skips: bool = True):
+    """The records, held until the end of the transaction; with ``skips`` without those that somebody else holds."""
+    features = connections[using].features
+    if not features.has_select_for_update:
+        return records
+    return records.select_for_update(skip_locked=skips and features.has_select_for_update_skip_locked)

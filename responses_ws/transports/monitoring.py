@@ -5,6 +5,7 @@ Async views of Django alone: they wait neither for a thread nor for a turn.
 
 import asyncio
 import secrets
+from typing import Any
 
 import msgspec
 from django.db import Error, connection
@@ -14,7 +15,7 @@ from django.utils import timezone
 from responses_ws.conf import app_settings
 from responses_ws.engines.health import State
 from responses_ws.engines.registry import registry
-from responses_ws.models import UsageRecord
+from responses_ws.models import Delivery, UsageRecord
 from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime import connections, dbpool, drain, redis, vitals
 from responses_ws.runtime import metrics as counted
@@ -101,11 +102,18 @@ async def _everywhere() -> list[Gauge]:
     """What the database says, the same from every process; nothing while it does not answer."""
     try:
         count, seconds = await unbilled.get(within=DATABASE_SECONDS)
+        sinks = await undelivered.get(within=DATABASE_SECONDS) if app_settings.BILLING_SINKS else []
     except (ApiError, Error, TimeoutError):
         return []
     return [
         Gauge("responses_ws_unbilled_records", "Usage records that wait for the ledger.", samples=[((), count)]),
         Gauge("responses_ws_unbilled_oldest_seconds", "Since the first of them ended.", samples=[((), seconds)]),
+        Gauge(
+            "responses_ws_undelivered",
+            "Entries of the ledger that a sink has not been told of.",
+            ("sink", "state"),
+            [((row["sink"], state), row[state]) for row in sinks for state in ("waiting", "given_up")],
+        ),
     ]
 
 
@@ -119,6 +127,10 @@ def _unbilled() -> tuple[int, float]:
     return count, (timezone.now() - oldest).total_seconds() if oldest is not None else 0.0
 
 
+def _undelivered() -> list[dict[str, Any]]:
+    return list(Delivery.objects.by_sink())
+
+
 def _unready(status: str, **detail: str) -> HttpResponse:
     return _told({"status": status, **detail}, status=503)
 
@@ -130,3 +142,4 @@ def _told(detail: dict[str, str], *, status: int = 200) -> HttpResponse:
 # Health checks need no key: however many come, one of them asks the database.
 database_answers = Recent(lambda: dbpool.run(_select), seconds=SECONDS_READY)
 unbilled = Recent(lambda: dbpool.run(_unbilled), seconds=SECONDS_UNBILLED)
+undelivered = Recent(lambda: dbpool.run(_undelivered), seconds=SECONDS_UNBILLED)

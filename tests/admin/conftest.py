@@ -7,11 +7,12 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
-from responses_ws.billing import credits, invoices, ledger
+from responses_ws.billing import credits, deliveries, invoices, ledger
 from responses_ws.models import (
     AdminKey,
     Budget,
     BudgetAlert,
+    Delivery,
     Flag,
     Journal,
     PromptTemplate,
@@ -86,6 +87,9 @@ def filled(db):
     invoices.draft(project.organization, *invoices.month_of(now))
     Reconciliation.objects.create(started_at=now, ended_at=now, differences=0)
     budget = Budget.objects.create(organization=project.organization, limit_nano=10**9, emails=["office@example.com"])
+    journal = Journal.objects.usage().first()
+    entry = ledger.reversals_of([journal], "as another system is told of it", now)[0]
+    Delivery.objects.create(sink="books", journal=journal, body=deliveries.facts(entry), due_at=None, error="410")
     BudgetAlert.objects.create(budget=budget, percent=80, window_start=now, spent_nano=9 * 10**8)
     return project
 

@@ -34,6 +34,7 @@ PAGES = {
     "responses_ws_invoice_document": {"view_invoice"},
     "responses_ws_dashboard_response": {"view_usagerecord"},
     "responses_ws_live_changelist": {"view_usagerecord"},
+    "responses_ws_usagerecord_export": {"view_usagerecord"},
 }
 """Pages of our own, by the name of their URL: each of these permissions opens them."""
 
@@ -51,6 +52,7 @@ ORDERS = {
 ACTIONS = {
     "adminkey": {"revoke": "revoke_apikey"},
     "apikey": {"revoke": "revoke_apikey"},
+    "delivery": {"send_again": "replay_billing"},
     "invoice": dict.fromkeys(("finalize_selected", "pay_selected", "preview_selected"), "settle_invoice"),
     "flag": {"confirm": "review_flag", "dismiss": "review_flag"},
     "promptversion": {"publish": "change_promptversion"},
@@ -98,7 +100,7 @@ def path_of(name: str) -> str:
     if name == "responses_ws_dashboard_response":
         return reverse(f"admin:{name}", args=(UsageRecord.objects.first().response_id,))
     model, kind = name.removeprefix("responses_ws_").rsplit("_", 1)
-    if kind in ("changelist", "add") or model in ("live", "playground"):
+    if kind in ("changelist", "add", "export") or model in ("live", "playground"):
         return reverse(f"admin:{name}")
     row = our_pages()[model].model.objects.first()
     assert row is not None, f"let conftest.filled make a row of {model}"
@@ -185,7 +187,7 @@ def test_what_was_said_is_on_no_page_without_its_own_permission(filled, staff):
 
     for codenames in (_codenames() - {"view_content"}, _codenames()):
         client = staff(codenames)
-        pages = {name: client.get(path_of(name)).content.decode() for name in url_names() if name not in ORDERS}
+        pages = {name: b"".join(client.get(path_of(name))).decode() for name in url_names() if name not in ORDERS}
         shown[codenames] = {name for name, page in pages.items() if any(words in page for words in said)}
 
     without, with_it = shown.values()

@@ -10,8 +10,9 @@ from django.db import connections
 
 from responses_ws import tasks
 from responses_ws.billing.reconcile import reconcile
-from responses_ws.models import Journal, UsageRecord
+from responses_ws.models import Delivery, Journal, UsageRecord
 
+from .receivers import Receiver
 from .rows import NOON, make_prices, make_record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,7 +72,23 @@ def test_a_worker_reaps_by_name(celery_app):
     assert UsageRecord.objects.get().status == "abandoned"
 
 
-@pytest.mark.parametrize("task", [tasks.bill_batch, tasks.reap], ids=lambda task: task.name)
+def test_a_worker_tells_sinks_by_name_however_often_it_is_told(celery_app, settings):
+    make_prices()
+    with Receiver() as receiver:
+        sink = {"SINK": "responses_ws.billing.sinks.webhook.Webhook", "URL": f"{receiver.origin}/hook"}
+        changed = {"BILLING_SINKS": {"books": sink}, "WEBHOOK_ORIGINS": [receiver.origin]}
+        settings.RESPONSES_WS = {**settings.RESPONSES_WS, **changed}
+        records = [make_record() for _ in range(3)]
+        tasks.bill_batch()
+
+        with worker(celery_app, until=lambda: wait_for(lambda: not Delivery.objects.unsent().exists())):
+            for _ in range(3):
+                celery_app.send_task("responses_ws.deliver")
+
+    assert sorted(receiver.ids) == sorted(f"usage:{record.response_id}:1" for record in records)
+
+
+@pytest.mark.parametrize("task", [tasks.bill_batch, tasks.deliver, tasks.reap], ids=lambda task: task.name)
 def test_tasks_are_acknowledged_after_the_work_and_keep_no_result(task):
     assert (task.acks_late, task.reject_on_worker_lost, task.ignore_result) == (True, True, True)
 

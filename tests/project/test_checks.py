@@ -16,6 +16,8 @@ WEB = {
     "TOOL": "responses_ws.tools.web_search.WebSearch",
     "PROVIDER": "responses_ws.tools.web_search.Searxng",
 }
+HOOK = "responses_ws.billing.sinks.webhook.Webhook"
+METER = {"SINK": "responses_ws.billing.sinks.stripe.StripeMeter", "API_KEY": "sk", "EVENT_NAME": "spend"}
 BASE = "responses_ws.engines.base"
 LAYER = "channels_redis.core.RedisChannelLayer"
 WELL = {"ENGINES": {"main": SCRIPTED}, "MODELS": {"m": {"ENGINE": "main"}}}
@@ -116,6 +118,15 @@ def found(messages: list[CheckMessage]) -> list[tuple[str, str]]:
             "answer for 'web_search' both",
             id="two tools for a type",
         ),
+        pytest.param(
+            {"BILLING_SINKS": {"a": {"SINK": HOOK}}}, "E001", "['a']['URL'] is missing", id="option of a sink"
+        ),
+        pytest.param(
+            {"BILLING_SINKS": {"a": {**METER, "VALUE": "money"}}},
+            "E001",
+            "['a']['VALUE']",
+            id="a sink that counts what",
+        ),
         pytest.param({"SEALING_KEYS": ["x" * 32, "short"]}, "E001", "['SEALING_KEYS'][1] has 5", id="short key"),
         pytest.param({"SEALING_KEYS": "x" * 32}, "E001", "SEALING_KEYS", id="a key that is no list"),
     ],
@@ -142,6 +153,7 @@ def test_a_wrong_setting_is_named(settings: Any, given: Any, id_: str, text: str
         ),
         pytest.param({"ENGINES": {"a": {**SCRIPTED, "CONCURRENCY": 2, "QUEUE": 0}}}, id="an engine with two slots"),
         pytest.param({"LIMITS": {"connection_seconds": 6, "max_items": 10}}, id="limits, whole seconds"),
+        pytest.param({"BILLING_SINKS": {"a": {"SINK": HOOK, "URL": "https://a/"}, "b": METER}}, id="two sinks"),
     ],
 )
 def test_right_settings_are_not_remarked_on(settings: Any, given: Any) -> None:
@@ -163,6 +175,7 @@ def test_right_settings_are_not_remarked_on(settings: Any, given: Any) -> None:
         pytest.param({"SAFETY": [{}]}, "SAFETY'][0]['CLASSIFIER']", id="a classifier that is not named"),
         pytest.param({"TOOLS": {"a": {"TOOL": "nowhere.Tool"}}}, "does not import", id="no such tool"),
         pytest.param({"TOOLS": {"a": {"TOOL": f"{BASE}.Health"}}}, "not a subclass of HostedTool", id="no tool"),
+        pytest.param({"BILLING_SINKS": {"a": {"SINK": f"{BASE}.Health"}}}, "not a subclass of Sink", id="no sink"),
         pytest.param({"AUTHENTICATOR": "nowhere.Authenticator"}, "does not import", id="authenticator"),
     ],
 )
@@ -263,6 +276,17 @@ def test_a_missing_sweep_is_named(celery_conf: Any) -> None:
 
     assert with_sweep == []
     assert [name for name, _ in without] == ["W002"]
+
+
+def test_sinks_that_nothing_tells_are_named(settings: Any, celery_conf: Any) -> None:
+    settings.RESPONSES_WS = {"BILLING_SINKS": {"b": METER}}
+    with_both = found(checks.check_beat())
+    celery_conf(beat_schedule={"sweep": {"task": checks.SWEEP, "schedule": 5.0}})
+
+    without = found(checks.check_beat())
+
+    assert with_both == []
+    assert [name for name, _ in without] == ["W002"] and "responses_ws.deliver" in without[0][1]
 
 
 def test_a_broker_in_memory_is_named_in_production(settings: Any, celery_conf: Any) -> None:

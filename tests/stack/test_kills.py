@@ -58,7 +58,9 @@ IN_JOURNAL = {point for point in POINTS if point.partition(".")[0] in ("journal"
 """See `test_kills_journal`."""
 IN_OFFICE = {point for point in POINTS if point.partition(".")[0] in ("expiry", "invoice")}
 """See `test_settlement`."""
-ELSEWHERE = IN_WORKER | IN_JOURNAL | IN_OFFICE
+AT_SINKS = {point for point in POINTS if point.startswith("deliver.")}
+"""See `test_sinks`."""
+ELSEWHERE = IN_WORKER | IN_JOURNAL | IN_OFFICE | AT_SINKS
 IN_WEB = {point: WAYS.get(point.partition(".")[0], streamed) for point in POINTS if point not in ELSEWHERE}
 
 

@@ -18,6 +18,7 @@ SUITES += ["tests/billing/test_credits.py", "tests/billing/test_invoices.py", "t
 SUITES += ["tests/models", "tests/stores", "tests/serving"]
 # Doors and pages ask the database through those.
 FURTHER = ["tests/admin", "tests/runtime", "tests/transports"]
+FURTHER += ["tests/billing/test_deliveries.py", "tests/billing/test_usage_csv.py"]
 # They ask nothing of a database that others in their rooms do not.
 ELSEWHERE = ["runtime/test_autobahn.py", "runtime/test_protocols.py", "runtime/test_smuggling.py"]
 ELSEWHERE += ["stores/test_redis.py", "serving/test_moving_chains.py", "transports/test_fallback.py"]

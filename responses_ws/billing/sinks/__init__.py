@@ -1,0 +1,1 @@
+"""Where the ledger is told: other billing systems. base.py is the contract; one file a kind."""
