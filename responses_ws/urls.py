@@ -32,6 +32,7 @@ urlpatterns = [
     re_path(r"^models/?$", views.ModelsView.as_view(), name="models"),
     re_path(r"^models/(?P<model>(?s:.+?))/?$", views.ModelView.as_view(), name="model"),
     re_path(r"^organization/usage/completions/?$", usage_api.UsageView.as_view(), name="usage"),
+    re_path(r"^organization/usage/records\.csv$", usage_api.RecordsView.as_view(), name="usage_records"),
     re_path(r"^organization/costs/?$", usage_api.CostsView.as_view(), name="costs"),
     re_path(r"^openapi\.json$", schema.OpenApiView.as_view(), name="openapi"),
     re_path(r"^asyncapi\.json$", schema.AsyncApiView.as_view(), name="asyncapi"),

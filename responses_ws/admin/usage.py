@@ -3,17 +3,21 @@
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied
+from django.core.handlers.asgi import ASGIRequest
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect, StreamingHttpResponse
+from django.urls import path, reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import mark_safe
 
-from responses_ws.billing import money
+from responses_ws.billing import money, usage_csv
 from responses_ws.billing.outcomes import explained
 from responses_ws.billing.rerating import rerate
 from responses_ws.models import Journal, Posting, UsageRecord, UsageRollup
 
-from .base import ProjectFilter, ReadOnlyAdmin, link_to
+from .base import HAS_UNFOLD, ProjectFilter, ReadOnlyAdmin, link_to
 from .formats import dollars, milliseconds, shortened, thousands
 
 
@@ -119,6 +123,33 @@ class UsageRecordAdmin(ReadOnlyAdmin):
         ("Money", {"fields": ("cost", "outcome", "billed_at", "billing_tries", "billing_error", "entries")}),
     )
     readonly_fields = ("first_token", "duration", "cost", "outcome", "entries")
+
+    def get_urls(self) -> list[Any]:
+        export = self.admin_site.admin_view(self.export_view)
+        return [path("export.csv", export, name="responses_ws_usagerecord_export"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        answer = super().changelist_view(request, extra_context)
+        listed = getattr(answer, "context_data", None) or {}
+        if "cl" in listed:
+            # What is filtered and searched for, of all pages.
+            query = listed["cl"].get_query_string(remove=["p", "all"])
+            listed["has_unfold"] = HAS_UNFOLD
+            listed["export_url"] = reverse("admin:responses_ws_usagerecord_export") + query
+        return answer
+
+    def export_view(self, request: HttpRequest) -> HttpResponseBase:
+        """The records that the list with the same query string has, however many, as CSV."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            records = self.get_changelist_instance(request).queryset
+        except IncorrectLookupParameters:
+            return HttpResponseRedirect(reverse("admin:responses_ws_usagerecord_changelist"))
+        # A server that is not asynchronous would wait for the end of an asynchronous stream.
+        lines = usage_csv.stream if isinstance(request, ASGIRequest) else usage_csv.pieces
+        headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "X-Accel-Buffering": "no"}
+        return StreamingHttpResponse(lines(records), content_type="text/csv; charset=utf-8", headers=headers)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return (

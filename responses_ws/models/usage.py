@@ -1,7 +1,7 @@
 """Usage records: one row per response, which is also the outbox of billing."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,10 @@ TOKEN_SUMS = {
 }
 """Sums of tokens in parts that do not overlap: uncached + cached + answer + reasoning = tokens."""
 
+PAGE = 500
+"""Rows that are read at once on the way through very many."""
+WIDEST = 100 * PAGE
+"""Ids that one query looks at on that way, where rows that are wanted are rare."""
 BACKLOG_COUNTED = 10_000
 TIMES_LOOKED_AT = 5_000
 
@@ -175,6 +179,28 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
             "output": Sum("output_tokens"),
         }
         return minutes.annotate(**sums).order_by("start", *columns)
+
+    def in_pages(self, *columns: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Tuples of the id and the columns, in the order of ids, up to the newest of now, in pages of `PAGE` or fewer.
+
+        Each page is a query of its own: nothing is held between them, neither rows nor a transaction, and whoever
+        reads slowly holds up nobody. The next one begins behind the last id. So a row that is wanted all the while is
+        there once, whatever is written meanwhile. A query looks at a window of ids, for else the database might sort
+        all that is left for each page; where little is found the next window is wider.
+        """
+        newest = self.model.objects.order_by("-pk").values_list("pk", flat=True).first()
+        oldest = self.model.objects.order_by("pk").values_list("pk", flat=True).first()
+        if newest is None or oldest is None:
+            return
+        rows = self.order_by("pk").values_list("pk", *columns)
+        behind, width = oldest - 1, PAGE
+        while behind < newest:
+            until = min(behind + width, newest)
+            page = list(rows.filter(pk__gt=behind, pk__lte=until)[:PAGE])
+            if page:
+                yield page
+            behind = page[-1][0] if len(page) == PAGE else until
+            width = max(width // 2, PAGE) if len(page) == PAGE else min(width * 2, WIDEST)
 
     def in_progress(self) -> "UsageRecordQuerySet":
         return self.filter(status=UsageRecord.Status.IN_PROGRESS)

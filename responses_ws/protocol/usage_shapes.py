@@ -16,17 +16,23 @@ Width = Literal["1m", "1h", "1d"]
 PageAnchor = Annotated[str, Meta(max_length=64)]
 
 
-class ReportQuery(Struct, kw_only=True):
-    """The query of a report: which usage, in which pieces. Lists are given as ``name``, ``name[]``, once a value."""
+class RangeQuery(Struct, kw_only=True):
+    """Which usage. Lists are given as ``name``, ``name[]``, once a value."""
 
     start_time: Annotated[int, Meta(ge=0, le=LATEST)]
-    """Unix seconds. The first bucket is the one that holds this moment."""
+    """Unix seconds. The first bucket is the one that holds this moment; of single records, the first moment."""
     end_time: Annotated[int, Meta(ge=0, le=LATEST)] | None = None
-    """Unix seconds; the last bucket is the one before which, or in which, this moment is. Left out: now."""
+    """Unix seconds; the last bucket is the one before which, or in which, this moment is; of single records, the first
+    moment after them. Left out: now."""
     project_ids: list[str] | None = None
     """Only of these projects."""
     api_key_ids: list[str] | None = None
     """Only asked for with these keys."""
+
+
+class ReportQuery(RangeQuery, kw_only=True):
+    """The query of a report: which usage, in which pieces."""
+
     limit: Annotated[int, Meta(ge=1)] | None = None
     """Buckets in one answer."""
     page: PageAnchor | None = None
@@ -43,6 +49,13 @@ class UsageQuery(ReportQuery, kw_only=True):
     """Only of these models, by the names that clients have used."""
     group_by: list[Literal["project_id", "api_key_id", "model", "service_tier"]] | None = None
     """A result for each value, or each combination of values, instead of one in a bucket."""
+
+
+class RecordsQuery(RangeQuery, kw_only=True):
+    """The query of single usage records."""
+
+    models: list[str] | None = None
+    """Only of these models, by the names that clients have used."""
 
 
 class CostsQuery(ReportQuery, kw_only=True):

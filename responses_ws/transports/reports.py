@@ -8,7 +8,7 @@ import msgspec
 from django.http import QueryDict
 
 from responses_ws.protocol.errors import InvalidRequest
-from responses_ws.protocol.usage_shapes import CostsQuery, ReportQuery, UsageQuery
+from responses_ws.protocol.usage_shapes import CostsQuery, RangeQuery, RecordsQuery, UsageQuery
 
 WIDTHS = {"1m": timedelta(minutes=1), "1h": timedelta(hours=1), "1d": timedelta(days=1)}
 USAGE_LIMITS = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31)}
@@ -23,19 +23,24 @@ _NEVER_COUNTED = {
 }
 """Parameters that OpenAI has. Left out silently, the figures would be others than those that were asked for."""
 
-Query = TypeVar("Query", bound=ReportQuery)
+Query = TypeVar("Query", bound=RangeQuery)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked question: [start, end) in buckets of ``width``, of which ``limit`` fit in the answer."""
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked question: what started in [start, end), and whose it is."""
 
     start: datetime
     end: datetime
-    width: timedelta
-    limit: int
     project_ids: tuple[int, ...] | None
     api_key_ids: tuple[int, ...] | None
     models: tuple[str, ...] | None
+
+
+class Report(Range, frozen=True, kw_only=True):
+    """The same in buckets of ``width``, of which ``limit`` fit in the answer."""
+
+    width: timedelta
+    limit: int
     group_by: tuple[str, ...]
 
     @property
@@ -56,6 +61,21 @@ def usage_asked(query: QueryDict, now: datetime) -> Report:
     return _report(asked, now, USAGE_LIMITS, models=asked.models)
 
 
+def records_asked(query: QueryDict, now: datetime) -> Range:
+    """Raises InvalidRequest: also what only a report has, such as ``limit`` and ``group_by``."""
+    asked = _decoded(query, RecordsQuery)
+    for name in query:
+        if name.removesuffix("[]") not in RecordsQuery.__struct_fields__:
+            raise InvalidRequest(f"Unknown parameter: '{name}'. The whole range is told, a line a record.", param=name)
+    return Range(
+        start=datetime.fromtimestamp(asked.start_time, UTC),
+        end=_end(asked, now),
+        project_ids=_numbers(asked.project_ids),
+        api_key_ids=_numbers(asked.api_key_ids),
+        models=None if asked.models is None else tuple(asked.models),
+    )
+
+
 def costs_asked(query: QueryDict, now: datetime) -> Report:
     """Raises InvalidRequest."""
     return _report(_decoded(query, CostsQuery), now, COSTS_LIMITS, models=None)
@@ -69,11 +89,8 @@ def _report(asked: Any, now: datetime, limits: Mapping[str, tuple[int, int]], mo
         raise InvalidRequest(
             f"Invalid value: {limit}; at most {most} buckets of {asked.bucket_width} are told at once.", param="limit"
         )
-    end = now if asked.end_time is None else datetime.fromtimestamp(asked.end_time, UTC)
-    start = datetime.fromtimestamp(asked.start_time, UTC)
-    if asked.end_time is not None and end <= start:
-        raise InvalidRequest("'end_time' must be after 'start_time'.", param="end_time")
-    start = _floor(start, width)
+    end = _end(asked, now)
+    start = _floor(datetime.fromtimestamp(asked.start_time, UTC), width)
     return Report(
         start=start if asked.page is None else _page(asked.page, start, width),
         end=end,
@@ -106,6 +123,12 @@ def _decoded(query: QueryDict, kind: type[Query]) -> Query:
     except msgspec.ValidationError as exc:
         problem, _, where = str(exc).partition(" - at `$.")
         raise InvalidRequest(f"Invalid value: {problem}.", param=where.rstrip("`").partition("[")[0] or None) from None
+
+
+def _end(asked: RangeQuery, now: datetime) -> datetime:
+    if asked.end_time is not None and asked.end_time <= asked.start_time:
+        raise InvalidRequest("'end_time' must be after 'start_time'.", param="end_time")
+    return now if asked.end_time is None else datetime.fromtimestamp(asked.end_time, UTC)
 
 
 def _numbers(given: list[str] | None) -> tuple[int, ...] | None:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
+from responses_ws.billing import usage_csv
 from responses_ws.models import AdminKey, Organization, UsageRecord, UsageRollup
 from responses_ws.protocol.usage_shapes import (
     Amount,
@@ -23,7 +24,7 @@ from responses_ws.runtime import dbpool
 from .admin_keys import admin_key_of
 from .base import ApiView
 from .exceptions import json_response
-from .reports import WIDTHS, Report, costs_asked, usage_asked
+from .reports import WIDTHS, Report, costs_asked, records_asked, usage_asked
 
 NANO = 10**9
 
@@ -40,6 +41,22 @@ class CostsView(ApiView):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         return async_to_sync(_answer)(request, costs_page)
+
+
+class RecordsView(ApiView):
+    """``GET /v1/organization/usage/records.csv``: what has been billed, a line a response, however many there are."""
+
+    def get(self, request: HttpRequest) -> StreamingHttpResponse:
+        return async_to_sync(_records)(request)
+
+
+async def _records(request: HttpRequest) -> StreamingHttpResponse:
+    key: AdminKey = await admin_key_of(request)
+    asked = records_asked(request.GET, datetime.now(UTC))
+    rows = UsageRecord.objects.billed().filter(organization=key.organization_id).between(asked.start, asked.end)
+    lines = usage_csv.stream(rows.among(asked.project_ids, asked.api_key_ids, asked.models))
+    headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "X-Accel-Buffering": "no"}
+    return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
 
 
 async def _answer(request: HttpRequest, page: Callable[[int, Any, datetime], Any]) -> HttpResponse:

@@ -1,19 +1,23 @@
 """What an organisation has used and what it costs, as OpenAI's API tells it, for admin keys and nobody else."""
 
+import csv
+import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import AsyncClient, Client
 
 from responses_ws.billing import ledger
 from responses_ws.models import AdminKey, ApiKey, Project
+from responses_ws.runtime import dbpool
 from tests.billing.rows import make_key, make_prices, make_project, make_record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = datetime(2026, 3, 18, tzinfo=UTC)
 USAGE, COSTS = "/v1/organization/usage/completions", "/v1/organization/costs"
+RECORDS = "/v1/organization/usage/records.csv"
 
 
 def unix(moment: datetime) -> int:
@@ -215,3 +219,65 @@ def test_ids_that_nobody_has_find_nothing(books: Books) -> None:
 
     for ids in ("nobody", "0", "-1", "9" * 30, "proj_1"):
         assert results(books.ask(project_ids=ids)) == []
+
+
+async def csv_of(books: Books, **query: Any) -> tuple[Any, list[dict[str, str]]]:
+    """The answer and its lines, as they are streamed."""
+    headers = {"Authorization": f"Bearer {books.key.secret}"}
+    answer: Any = await AsyncClient().get(RECORDS, {"start_time": unix(DAY), **query}, headers=headers)
+    if not answer.streaming:
+        return answer, []
+    text = b"".join([piece async for piece in answer.streaming_content]).decode()
+    return answer, list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+async def test_records_are_streamed_a_line_each_as_narrowed(books: Books) -> None:
+    def fill() -> tuple[str, str]:
+        other = make_key(books.project)
+        books.use(response_id="resp_first", cached_tokens=400_000)
+        books.use(response_id="resp_other", api_key=other, model="n")
+        books.use(DAY - timedelta(seconds=1))
+        books.use(DAY + timedelta(days=1))
+        Books("globex").use(model="secret-model")
+        ledger.bill_all()
+        books.use(DAY + timedelta(hours=1), response_id="resp_unbilled")
+        return str(books.api_key.pk), str(other.pk)
+
+    mine, other = await dbpool.run(fill)
+    end = unix(DAY + timedelta(days=1))
+
+    answer, lines = await csv_of(books, end_time=end)
+    _, of_key = await csv_of(books, end_time=end, api_key_ids=other)
+    _, of_models = await csv_of(books, end_time=end, models="m,n", **{"project_ids[]": books.project.pk})
+    _, of_nobody = await csv_of(books, end_time=end, models="secret-model")
+
+    assert answer["Content-Type"] == "text/csv; charset=utf-8"
+    assert answer["Content-Disposition"] == 'attachment; filename="usage.csv"'
+    assert [line["response_id"] for line in lines] == ["resp_first", "resp_other"]
+    assert [line["api_key_id"] for line in lines] == [mine, other]
+    assert (lines[0]["amount"], lines[0]["currency"], lines[0]["input_tokens"]) == ("1.60", "USD", "1000000")
+    assert [line["response_id"] for line in of_key] == ["resp_other"]
+    assert (len(of_models), of_nobody) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"end_time": 5}, "end_time"),
+        ({"limit": 5}, "limit"),
+        ({"group_by": "model"}, "group_by"),
+        ({"bucket_width": "1d"}, "bucket_width"),
+        ({"colour": "red"}, "colour"),
+        ({"user_ids": "u"}, "user_ids"),
+    ],
+    ids=str,
+)
+async def test_what_records_do_not_have_is_refused_by_name(books: Books, query: dict[str, Any], param: str) -> None:
+    answer, _ = await csv_of(books, **query)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_records_are_for_admin_keys_only(books: Books) -> None:
+    assert books.ask(RECORDS, secret=None).status_code == 401
+    assert books.ask(RECORDS, secret=books.api_key.secret).status_code == 403

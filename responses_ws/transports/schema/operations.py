@@ -35,7 +35,7 @@ from responses_ws.protocol.object_shapes import (
     RetrieveQuery,
 )
 from responses_ws.protocol.request import Request
-from responses_ws.protocol.usage_shapes import CostsPage, CostsQuery, UsagePage, UsageQuery
+from responses_ws.protocol.usage_shapes import CostsPage, CostsQuery, RecordsQuery, UsagePage, UsageQuery
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,6 +245,17 @@ OPERATIONS = (
         summary="What the organization has used, by the minute, hour or day.",
         query=UsageQuery,
         answer=UsagePage,
+        errors=(InvalidRequest, PermissionDenied),
+        key="admin_key",
+    ),
+    Operation(
+        url="usage_records",
+        method="get",
+        path="/organization/usage/records.csv",
+        tag="Organization",
+        summary="What the organization has used and was charged, a line a response.",
+        query=RecordsQuery,
+        media_type="text/csv",
         errors=(InvalidRequest, PermissionDenied),
         key="admin_key",
     ),
