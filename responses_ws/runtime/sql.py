@@ -1,4 +1,4 @@
-"""Prepared INSERT and UPDATE statements for the rows that every turn writes.
+"""Prepared statements for the rows that every turn writes.
 
 The ORM builds its SQL anew each time: several times the cost of running it, paid under the interpreter's lock while
 other turns want to go on. Values pass through the model's fields all the same, so every backend gets its own types.
@@ -6,23 +6,49 @@ other turns want to go on. Values pass through the model's fields all the same, 
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db import InterfaceError, OperationalError, connection, connections
-from django.db.models import AutoField, QuerySet
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connection, connections
+from django.db.models import NOT_PROVIDED, AutoField, QuerySet
 
 UNAVAILABLE = (OperationalError, InterfaceError)
 """What Django raises where the database, and not what was asked of it, is the trouble. Worth another try."""
 
 
+class _Column(NamedTuple):
+    field: Any
+    name: str
+    """By which a value is given: the field's ``attname``."""
+    plain: type | None
+    """What the database takes as it is: most values, which then need no look at the field."""
+    default: Any
+    """As the database takes it; `NOT_PROVIDED` where it is made anew each time."""
+
+
+_PLAIN: dict[str, type] = {"CharField": str, "TextField": str, "BooleanField": bool, "FloatField": float}
+# psycopg is told how wide an integer is.
+_PLAIN_IN_SQLITE: dict[str, type] = _PLAIN | dict.fromkeys(
+    ("BigAutoField", "BigIntegerField", "PositiveBigIntegerField", "PositiveIntegerField"), int
+)
+
+
 @cache
-def _columns(model: Any, names: tuple[str, ...] | None = None) -> tuple[tuple[Any, ...], str]:
+def _columns(model: Any, names: tuple[str, ...] | None = None) -> tuple[tuple[_Column, ...], str]:
     fields: tuple[Any, ...]
     if names is None:
         fields = tuple(field for field in model._meta.concrete_fields if not isinstance(field, AutoField))
     else:
         fields = tuple(model._meta.get_field(name) for name in names)
-    return fields, ", ".join(connection.ops.quote_name(field.column) for field in fields)
+    columns = ", ".join(connection.ops.quote_name(field.column) for field in fields)
+    return tuple(_column(field) for field in fields), columns
+
+
+def _column(field: Any) -> _Column:
+    plain = _PLAIN_IN_SQLITE if connection.vendor == "sqlite" else _PLAIN
+    kind = (field.target_field if field.is_relation else field).get_internal_type()
+    is_fixed = not (field.has_default() and callable(field.default))
+    default = field.get_db_prep_save(field.get_default(), connection) if is_fixed else NOT_PROVIDED
+    return _Column(field, field.attname, plain.get(kind), default)
 
 
 @cache
@@ -36,34 +62,54 @@ def _insert_sql(model: Any) -> str:
 @cache
 def _update_sql(model: Any, names: tuple[str, ...], where: tuple[str, ...]) -> str:
     quote = connection.ops.quote_name
-    changes = ", ".join(f"{quote(field.column)} = %s" for field in _columns(model, names)[0])
-    conditions = " AND ".join(f"{quote(field.column)} = %s" for field in _columns(model, where)[0])
+    changes = ", ".join(f"{quote(column.field.column)} = %s" for column in _columns(model, names)[0])
+    conditions = " AND ".join(f"{quote(column.field.column)} = %s" for column in _columns(model, where)[0])
     return f"UPDATE {quote(model._meta.db_table)} SET {changes} WHERE {conditions}"  # noqa: S608
+
+
+@cache
+def _exists_sql(model: Any, where: tuple[str, ...]) -> str:
+    quote = connection.ops.quote_name
+    conditions = " AND ".join(f"{quote(column.field.column)} = %s" for column in _columns(model, where)[0])
+    return f"SELECT 1 FROM {quote(model._meta.db_table)} WHERE {conditions} LIMIT 1"  # noqa: S608
 
 
 def insert(model: Any, rows: Iterable[Mapping[str, Any]]) -> None:
     """Insert rows given by field ``attname``; what is left out takes the field's default."""
-    fields, _ = _columns(model)
+    columns, here = _columns(model)[0], connections[DEFAULT_DB_ALIAS]
     values = [
-        [_value(field, row[field.attname] if field.attname in row else field.get_default()) for field in fields]
+        [_value(column, row[column.name], here) if column.name in row else _default(column, here) for column in columns]
         for row in rows
     ]
-    with connection.cursor() as cursor:
-        cursor.executemany(_insert_sql(model), values)
+    with here.cursor() as cursor:
+        if len(values) == 1:
+            cursor.execute(_insert_sql(model), values[0])
+        else:
+            cursor.executemany(_insert_sql(model), values)
 
 
 def update(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) -> int:
     """Set fields of the rows where all of ``where`` is equal; both by field name. Returns how many rows."""
-    with connection.cursor() as cursor:
-        cursor.execute(_update_sql(model, tuple(changes), tuple(where)), _values(model, changes, where))
+    here = connections[DEFAULT_DB_ALIAS]
+    with here.cursor() as cursor:
+        cursor.execute(_update_sql(model, tuple(changes), tuple(where)), _values(model, changes, where, here))
         return cursor.rowcount
+
+
+def exists(model: Any, where: Mapping[str, Any]) -> bool:
+    """Whether there is a row where all of ``where``, by field name, is equal."""
+    here = connections[DEFAULT_DB_ALIAS]
+    with here.cursor() as cursor:
+        cursor.execute(_exists_sql(model, tuple(where)), _values(model, {}, where, here))
+        return cursor.fetchone() is not None
 
 
 def update_many(model: Any, updates: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
     """Many of `update`'s ``(changes, where)``, all with the same names, as one statement: one round trip."""
     changes, where = updates[0]
-    values = [_values(model, *update) for update in updates]
-    with connection.cursor() as cursor:
+    here = connections[DEFAULT_DB_ALIAS]
+    values = [_values(model, *update, here) for update in updates]
+    with here.cursor() as cursor:
         cursor.executemany(_update_sql(model, tuple(changes), tuple(where)), values)
 
 
@@ -81,7 +127,8 @@ def add(model: Any, keys: tuple[str, ...], rows: Mapping[tuple[Any, ...], Mappin
     if not rows:
         return
     names = tuple(sorted({name for numbers in rows.values() for name in numbers}))
-    fields, conflict = _columns(model, keys)
+    columns, conflict = _columns(model, keys)
+    here = connections[DEFAULT_DB_ALIAS]
     quote = connection.ops.quote_name
     table = quote(model._meta.db_table)
     # Not by `_columns`, which would remember every set of names that ever came together.
@@ -99,7 +146,7 @@ def add(model: Any, keys: tuple[str, ...], rows: Mapping[tuple[Any, ...], Mappin
         some = ordered[first : first + size]
         values: list[Any] = []
         for key, numbers in some:
-            values += map(_value, fields, key)
+            values += (_value(column, value, here) for column, value in zip(columns, key, strict=True))
             values += (numbers.get(name, 0) for name in names)
         with connection.cursor() as cursor:
             cursor.execute(statement.format(", ".join([row] * len(some))), values)
@@ -133,16 +180,24 @@ def stop_writers(*models: Any) -> None:
             cursor.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
 
 
-def _values(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) -> list[Any]:
+def _values(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any], here: Any) -> list[Any]:
     return [
-        _value(field, given[name])
+        _value(column, given[name], here)
         for given in (changes, where)
-        for field, name in zip(_columns(model, tuple(given))[0], given, strict=True)
+        for column, name in zip(_columns(model, tuple(given))[0], given, strict=True)
     ]
 
 
-def _value(field: Any, value: Any) -> Any:
-    return field.get_db_prep_save(value, connection)
+def _value(column: _Column, value: Any, here: Any) -> Any:
+    if type(value) is column.plain or (value is None and column.plain is not None):
+        return value
+    return column.field.get_db_prep_save(value, here)
+
+
+def _default(column: _Column, here: Any) -> Any:
+    if column.default is not NOT_PROVIDED:
+        return column.default
+    return column.field.get_db_prep_save(column.field.get_default(), here)
 
 
 def lock(records, using: str, *, skips: bool = True):

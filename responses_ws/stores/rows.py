@@ -127,7 +127,7 @@ def exists(place: Place) -> bool:
     """Whether the context that ends here is still there: a deletion takes its last item first of all."""
     for chain_id, start, stop in reversed(place.ranges):
         if stop > start:
-            return StoredItem.objects.filter(chain_id=chain_id, position=stop - 1).exists()
+            return sql.exists(StoredItem, {"chain_id": chain_id, "position": stop - 1})
     return True
 
 

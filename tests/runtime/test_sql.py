@@ -40,6 +40,15 @@ def test_an_update_says_how_many_rows_it_met() -> None:
     assert Organization.objects.get().name == "Acme 2"
 
 
+def test_a_row_is_there_only_where_all_of_it_is_equal(project: Project) -> None:
+    sql.insert(Chain, [{"id": (chain_id := uuid4()), "project_id": project.pk, "root": chain_id, "length": 1}])
+    sql.insert(StoredItem, [{"chain_id": chain_id, "position": 4, "item_id": "msg_1", "body": ""}])
+
+    assert sql.exists(StoredItem, {"chain_id": chain_id, "position": 4})
+    assert not sql.exists(StoredItem, {"chain_id": chain_id, "position": 5})
+    assert not sql.exists(StoredItem, {"chain_id": uuid4(), "position": 4})
+
+
 def test_numbers_are_added_to_rows_that_are_there_and_make_those_that_are_not() -> None:
     keys = ("width", "start", "organization_id", "project_id", "api_key_id", "model", "status", "reason")
     rows = {("hour", MOMENT, 1, 2, 3, "m", "failed", reason): {"responses": 2} for reason in ("b", "a")}
