@@ -39,7 +39,10 @@ LINGER_TIMES = 10
 LINGER_SECONDS = 0.1
 LINGERING = (1008, 1009, 1013)
 TEXTS = "responses_ws.texts"
-"""An extension of ASGI: ``websocket.send`` may hold ``texts``, several messages that leave in one write."""
+"""An extension of ASGI: ``websocket.send`` may hold ``texts``, several messages. What is sent within one turn of the
+event loop leaves in one write."""
+MOST_AT_ONCE = 64 * 1024
+"""Bytes that are not kept back for what follows them."""
 _MEDIUM_HEAD, _LARGE_HEAD = struct.Struct("!BBH").pack, struct.Struct("!BBQ").pack
 _NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -135,11 +138,14 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
     _held = 0
     _unfinished: asyncio.TimerHandle | None = None
     """Runs while a message in fragments is under way."""
+    _leaving_bytes = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         plain = self.conn
         self.conn = Frames(extensions=plain.available_extensions, max_size=plain.max_size, logger=plain.logger)
+        self._leaving: list[bytes] = []
+        """Frames that leave together, a moment later."""
 
     async def run_asgi(self) -> None:
         if not self.conn.extensions:
@@ -150,12 +156,29 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         texts = message.get("texts")
         if texts is None:
+            self._leave()
             await super().send(message)
             return
         await self.writable.wait()
         if self.disconnected or self.conn.state is not State.OPEN:
             raise ClientDisconnected()
-        self.transport.write(b"".join([part for text in texts for part in _text_frame(text.encode())]))
+        leaving = self._leaving
+        if not leaving:
+            self.loop.call_soon(self._leave)
+        for text in texts:
+            payload = text.encode()
+            leaving += _text_frame(payload)
+            self._leaving_bytes += len(payload)
+        if self._leaving_bytes >= MOST_AT_ONCE:
+            self._leave()
+
+    def _leave(self) -> None:
+        leaving = self._leaving
+        # Nothing follows a Close.
+        if leaving and not self.disconnected and self.conn.state is State.OPEN:
+            self.transport.write(b"".join(leaving))
+        leaving.clear()
+        self._leaving_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         limits, conn, now = app_settings.limits, self.conn, self.loop.time()

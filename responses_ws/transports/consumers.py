@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Hashable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
 from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, Unauthorized, websocket_error
 from responses_ws.runtime import connections
 from responses_ws.runtime.live import MOST_AGENT, SeenConnection, SeenTurn
-from responses_ws.runtime.protocols import TEXTS
+from responses_ws.runtime.protocols import MOST_AT_ONCE, TEXTS
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
 from responses_ws.serving.mailbox import Mailbox
@@ -32,7 +32,6 @@ from .browsers import chosen
 
 logger = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 64 * 1024
 FALLBACK_HEADER = "x-responses-ws-fallback"
 """The key of what a client can find again after its socket: told at the handshake, and brought back at the next."""
 _ROLLOUT = "responses_rollout=v1"
@@ -53,6 +52,15 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
     api_key_id: int | None
     id: str
     _connection: Connection
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Read without the task per message that the stock method makes to hear a channel layer, too."""
+        self.scope, self.base_send = scope, send
+        # What is ready together leaves in one write, where the server can do that.
+        self._is_grouped = TEXTS in scope.get("extensions", ())
+        with suppress(StopConsumer):
+            while True:
+                await self.dispatch(await receive())
 
     async def dispatch(self, message: dict[str, Any]) -> None:
         """Handle an ASGI message without the thread hop per message that the stock method makes."""
@@ -173,7 +181,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
                 await self._close(command)
 
     async def _write(self, frame: str) -> None:
-        await self._send({"type": "websocket.send", "text": frame})
+        await self._send({"type": "websocket.send", **({"texts": (frame,)} if self._is_grouped else {"text": frame})})
 
     async def _send(self, message: Any) -> None:
         if self._is_closed:
@@ -185,8 +193,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             self._is_closed = True
 
     async def _write_all(self, frames: Sequence[str]) -> None:
-        """Frames that are ready together, in as few writes as the server can do it in."""
-        if len(frames) == 1 or TEXTS not in self.scope.get("extensions", ()):
+        """Frames that are ready together."""
+        if not self._is_grouped:
             for frame in frames:
                 await self._write(frame)
             return

@@ -76,6 +76,32 @@ async def test_messages_that_leave_in_one_write_are_messages_of_their_own() -> N
     assert len(written) == 1
 
 
+async def test_what_is_sent_within_one_turn_of_the_loop_leaves_together_and_in_order() -> None:
+    written: list[int] = []
+
+    async def speaking(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        protocol = receive.__self__
+        protocol.transport = Counted(protocol.transport, written)
+        await send({"type": "websocket.send", "texts": ["1"]})
+        await send({"type": "websocket.send", "texts": ["2", "3"]})
+        assert written == []
+        await asyncio.sleep(0)
+        assert len(written) == 1
+        await send({"type": "websocket.send", "texts": ["4"]})
+        # One that is sent alone waits for nothing, and what was said before it goes first.
+        await send({"type": "websocket.send", "text": "5"})
+        await send({"type": "websocket.send", "texts": ["6"]})
+        await send({"type": "websocket.close", "code": 1000})
+
+    async with echoing(speaking) as port:
+        async with websockets.connect(f"ws://127.0.0.1:{port}") as client:
+            assert [message async for message in client] == ["1", "2", "3", "4", "5", "6"]
+
+    assert len(written) == 5
+
+
 class Counted:
     """A transport that notes the size of each write."""
 
@@ -85,6 +111,9 @@ class Counted:
     def write(self, data: bytes) -> None:
         self._written.append(len(data))
         self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 async def test_who_has_closed_is_told_nothing_more() -> None:
