@@ -72,9 +72,11 @@ class ChatPrompt:
         """How many entries of the log are what that answer continued, and the answer itself."""
 
     def _copy(self) -> "ChatPrompt":
-        copy: ChatPrompt = ChatPrompt.__new__(ChatPrompt)
-        for name in ChatPrompt.__slots__:
-            setattr(copy, name, getattr(self, name))
+        copy = ChatPrompt(self.log, self.byte_length, takes=self.takes, is_whole=self.is_whole)
+        copy.media_bytes = self.media_bytes
+        copy.instructions = self.instructions
+        copy.tokens = self.tokens
+        copy.continuation, copy.continued = self.continuation, self.continued
         return copy
 
     def extended(self, items: Sequence[dict[str, Any]]) -> "ChatPrompt":

@@ -7,7 +7,7 @@ nothing, because the billing task looks for unbilled rows itself and beat calls 
 import logging
 import threading
 
-from celery import current_app
+from celery import Celery, current_app
 from celery.signals import worker_ready, worker_shutdown
 
 from responses_ws.conf import app_settings
@@ -27,10 +27,13 @@ class Dispatcher:
         self._wanted = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._app: Celery | None = None
+        """Whose settings have been looked at."""
+        self._is_local = False
 
     def kick(self) -> None:
         """There is work for ``responses_ws.bill_batch``. Returns at once; safe from any thread."""
-        if not self._is_heard():
+        if self._wanted.is_set() or not self._is_heard():
             return
         self._wanted.set()
         if self._thread is None:
@@ -39,7 +42,10 @@ class Dispatcher:
 
     def _is_heard(self) -> bool:
         """A broker in this process's own memory keeps every message until a worker of this process reads it."""
-        return _worker_is_here.is_set() or not str(current_app.conf.broker_url or "").startswith("memory:")
+        app = current_app._get_current_object()
+        if app is not self._app:
+            self._app, self._is_local = app, str(app.conf.broker_url or "").startswith("memory:")
+        return _worker_is_here.is_set() or not self._is_local
 
     def stop(self) -> None:
         self._stopping.set()

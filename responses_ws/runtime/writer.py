@@ -39,14 +39,24 @@ async def durable(written: "Future[R]") -> R:
     Raises:
         Stalled: it has not come in ``LIMITS["database_seconds"]`` beyond a write's patience.
     """
-    waited_for = asyncio.wrap_future(written)
-    # Whoever has stopped waiting need not hear of it.
-    waited_for.add_done_callback(lambda done: done.cancelled() or done.exception())
-    seconds = PATIENCE_SECONDS + app_settings.limits.database_seconds
-    try:
-        return await asyncio.wait_for(asyncio.shield(waited_for), seconds)
-    except TimeoutError as exc:
-        raise Stalled(f"the database has not answered for {seconds:g} s") from exc
+    if not written.done():
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[None] = loop.create_future()
+        seconds = PATIENCE_SECONDS + app_settings.limits.database_seconds
+        overdue = loop.call_later(seconds, _tell, told)
+        written.add_done_callback(lambda _written: None if loop.is_closed() else loop.call_soon_threadsafe(_tell, told))
+        try:
+            await told
+        finally:
+            overdue.cancel()
+        if not written.done():
+            raise Stalled(f"the database has not answered for {seconds:g} s")
+    return written.result()
+
+
+def _tell(told: "asyncio.Future[None]") -> None:
+    if not told.done():
+        told.set_result(None)
 
 
 class _Entry(msgspec.Struct, eq=False):
