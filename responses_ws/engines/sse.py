@@ -57,11 +57,20 @@ class EventSplitter:
             chunk = b"".join(self._parts)
             self._parts.clear()
             self._size = 0
-        lines = chunk.split(b"\n")
-        self._hold(lines.pop())
         events: list[bytes] = []
-        for line in lines:
-            self._line(line, events)
+        if not self._data and not self._at_start:
+            # Nearly always whole events of one line each.
+            *blocks, chunk = chunk.split(b"\n\n")
+            for block in blocks:
+                if block.startswith(b"data: ") and b"\n" not in block and len(block) <= self._max_event_bytes:
+                    events.append(block[6:])
+                else:
+                    self._lines(block, events)
+                    self._line(b"", events)
+        whole, newline, rest = chunk.rpartition(b"\n")
+        if newline:
+            self._lines(whole, events)
+        self._hold(rest)
         return events
 
     def close(self) -> list[bytes]:
@@ -80,6 +89,10 @@ class EventSplitter:
             self._size += len(piece)
             self._check(self._size)
             self._parts.append(piece)
+
+    def _lines(self, lines: bytes, events: list[bytes]) -> None:
+        for line in lines.split(b"\n"):
+            self._line(line, events)
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if self._at_start:
