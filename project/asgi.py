@@ -11,13 +11,15 @@ from channels.routing import ProtocolTypeRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from responses_ws.lifespan import lifespan  # noqa: E402
-from responses_ws.routing import websocket_router  # noqa: E402
+from responses_ws.routing import http_router, websocket_router  # noqa: E402
 
 from .static import serve_static  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": serve_static(django_application, root=settings.STATIC_ROOT, prefix=settings.STATIC_URL),
+        "http": serve_static(
+            http_router(django_application, "v1/", ""), root=settings.STATIC_ROOT, prefix=settings.STATIC_URL
+        ),
         "websocket": websocket_router("v1/", ""),
         "lifespan": lifespan,
     }

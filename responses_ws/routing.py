@@ -1,4 +1,4 @@
-"""The WebSocket routes that a host project puts into its ASGI application."""
+"""The routes that a host project puts into its ASGI application."""
 
 from channels.routing import URLRouter
 from django.apps import apps
@@ -6,6 +6,7 @@ from django.urls import path, re_path
 
 from responses_ws.transports.consumers import ResponsesConsumer
 from responses_ws.transports.handshake import Handshake, no_such_path
+from responses_ws.transports.http import Application, HttpRouter
 
 websocket_urlpatterns = [re_path(r"^(?:codex/)?responses/?$", Handshake(ResponsesConsumer.as_asgi()))]
 """Like the patterns in ``urls``: without a prefix. ``path("v1/", URLRouter(websocket_urlpatterns))`` gives them one."""
@@ -18,6 +19,13 @@ if apps.is_installed("django.contrib.admin"):
     from responses_ws.transports.live import live_application
 
     office_urlpatterns = [re_path(r"^(?:.+/)?responses_ws/live/socket/$", live_application)]
+
+
+def http_router(application: Application, *prefixes: str) -> HttpRouter:
+    """``application`` (Django's, of the host project), with our HTTP endpoints in front of it under each of these
+    prefixes (``"v1/"``; ``""`` for none): several times faster than through its middleware, of which they need none.
+    """
+    return HttpRouter(application, prefixes)
 
 
 def websocket_router(*prefixes: str) -> URLRouter:

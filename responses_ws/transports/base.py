@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -36,9 +37,10 @@ class ApiView(APIView):
     permission_classes = ()
     throttle_classes = ()
     content_negotiation_class = IgnoreAccept
+    view_is_async = True
 
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """What every answer says of itself: who it is, and what it took from the whole request to here.
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """The answer, with what every one says of itself: who it is, and what it took from the whole request to here.
 
         Of a stream that is its first event, since its headers go before all others.
         """
@@ -47,13 +49,31 @@ class ApiView(APIView):
         logs.about(request_id=request_id)
         live.user_agent.set(request.headers.get("User-Agent", "")[: live.MOST_AGENT])
         tracing.received(request.headers)
-        response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        response = await self._handled(request, *args, **kwargs)
         phases = response.get("Server-Timing")
         for name, value in stamps(request_id, began).items():
             response[name] = value
         if phases:
             response["Server-Timing"] = f"{phases}, {response['Server-Timing']}"
         return response
+
+    async def _handled(self, given: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """What `APIView.dispatch` does, for handlers that are coroutines."""
+        request = self.request = self.initialize_request(given, *args, **kwargs)
+        self.args, self.kwargs, self.headers = args, kwargs, self.default_response_headers
+        verb = str(request.method).lower()
+        try:
+            self.initial(request, *args, **kwargs)
+            handler: Callable[..., Any] = self.http_method_not_allowed
+            if verb in self.http_method_names:
+                handler = getattr(self, verb, handler)
+            response = handler(request, *args, **kwargs)
+            if isawaitable(response):
+                response = await response
+        except Exception as exc:
+            response = self.handle_exception(exc)
+        answer: HttpResponseBase = self.finalize_response(request, response, *args, **kwargs)
+        return answer
 
     def get_exception_handler(self) -> Callable[..., HttpResponse]:
         return exception_handler

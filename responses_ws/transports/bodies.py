@@ -29,31 +29,24 @@ def _gzip() -> Any:
 _DECODERS: dict[str, Callable[[], Any]] = {"zstd": _zstd, "gzip": _gzip, "x-gzip": _gzip, "deflate": zlib.decompressobj}
 
 
-def read_body(request: HttpRequest) -> bytes:
-    """The body of a request as it was sent, bounded by our own limit: Django's ``DATA_UPLOAD_MAX_MEMORY_SIZE`` is made
-    for forms.
+async def read_body(request: HttpRequest) -> bytes:
+    """The body of a request, without its encoding. Work that is done for those with a key: authenticate them first.
 
-    Raises PayloadTooLarge.
-    """
-    limit = app_settings.limits.max_frame_bytes
-    body = request.read(limit + 1)
-    if len(body) > limit:
-        raise PayloadTooLarge(f"The request body is larger than {limit} bytes.")
-    return body
-
-
-async def plain_body(request: HttpRequest, body: bytes) -> bytes:
-    """The body without its encoding. Work that is done for those with a key: authenticate them first.
+    Bounded by our own limit: Django's ``DATA_UPLOAD_MAX_MEMORY_SIZE`` is made for forms.
 
     Raises:
-        PayloadTooLarge: decompressed.
+        PayloadTooLarge: as it was sent, or decompressed.
         UnsupportedEncoding: a ``Content-Encoding`` that is not served, or several.
         InvalidRequest: it does not decompress.
     """
+    limit = app_settings.limits.max_frame_bytes
+    body: bytes = request.read(limit + 1)
+    if len(body) > limit:
+        raise PayloadTooLarge(f"The request body is larger than {limit} bytes.")
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return body
-    return await asyncio.to_thread(decompressed, body, encoding, limit=app_settings.limits.max_frame_bytes)
+    return await asyncio.to_thread(decompressed, body, encoding, limit=limit)
 
 
 def decompressed(body: bytes, encoding: str, *, limit: int) -> bytes:

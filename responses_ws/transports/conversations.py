@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse
 
 from responses_ws.conf import app_settings
@@ -23,7 +22,7 @@ from responses_ws.serving.sealed import opened_input
 from responses_ws.stores import conversations
 
 from .base import ApiView, principal_of
-from .bodies import plain_body, read_body
+from .bodies import read_body
 from .exceptions import json_response
 from .pages import list_object, no_such_item, page_asked
 
@@ -34,12 +33,9 @@ MAX_ITEMS = 20
 class ConversationsView(ApiView):
     """``POST /v1/conversations``: ``{items?, metadata?}``."""
 
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return async_to_sync(self._post)(request, read_body(request))
-
-    async def _post(self, request: HttpRequest, body: bytes) -> HttpResponse:
+    async def post(self, request: HttpRequest) -> HttpResponse:
         principal = await _who_keeps(request)
-        asked = decode_new(await plain_body(request, body))
+        asked = decode_new(await read_body(request))
         conversation_id = new_id("conv")
         items = await _items(principal, asked.items or [], conversation_id)
         made = await dbpool.run(
@@ -51,26 +47,17 @@ class ConversationsView(ApiView):
 class ConversationView(ApiView):
     """``GET``, ``POST`` (new metadata) and ``DELETE /v1/conversations/{id}``. Its items outlive it."""
 
-    def get(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
-        return async_to_sync(self._get)(request, conversation_id)
-
-    async def _get(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
+    async def get(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
         project_id = (await principal_of(request)).project_id
         return json_response(_shown(await find_conversation(project_id, conversation_id)))
 
-    def post(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
-        return async_to_sync(self._post)(request, conversation_id, read_body(request))
-
-    async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
+    async def post(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
         project_id = (await _who_keeps(request)).project_id
-        metadata = decode_metadata(await plain_body(request, body)).metadata or {}
+        metadata = decode_metadata(await read_body(request)).metadata or {}
         found = await _run(conversations.set_metadata, project_id, conversation_id, metadata)
         return json_response(_shown(found))
 
-    def delete(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
-        return async_to_sync(self._delete)(request, conversation_id)
-
-    async def _delete(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
+    async def delete(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
         project_id = (await principal_of(request)).project_id
         await _run(conversations.delete, project_id, conversation_id)
         return json_response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
@@ -79,10 +66,7 @@ class ConversationView(ApiView):
 class ConversationItemsView(ApiView):
     """``GET`` and ``POST /v1/conversations/{id}/items``."""
 
-    def get(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
-        return async_to_sync(self._get)(request, conversation_id)
-
-    async def _get(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
+    async def get(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
         project_id = (await principal_of(request)).project_id
         asked = page_asked(request.GET)
         await find_conversation(project_id, conversation_id)
@@ -92,12 +76,9 @@ class ConversationItemsView(ApiView):
         items, has_more = page
         return json_response(list_object([_told(item, request) for item in items], has_more=has_more))
 
-    def post(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
-        return async_to_sync(self._post)(request, conversation_id, read_body(request))
-
-    async def _post(self, request: HttpRequest, conversation_id: str, body: bytes) -> HttpResponse:
+    async def post(self, request: HttpRequest, conversation_id: str) -> HttpResponse:
         principal = await _who_keeps(request)
-        items = await _items(principal, decode_items(await plain_body(request, body)).items, conversation_id)
+        items = await _items(principal, decode_items(await read_body(request)).items, conversation_id)
         await _run(conversations.add, principal.project_id, conversation_id, items)
         return json_response(list_object([_told(item, request) for item in items], has_more=False))
 
@@ -105,10 +86,7 @@ class ConversationItemsView(ApiView):
 class ConversationItemView(ApiView):
     """``GET`` and ``DELETE /v1/conversations/{id}/items/{item_id}``."""
 
-    def get(self, request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
-        return async_to_sync(self._get)(request, conversation_id, item_id)
-
-    async def _get(self, request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
+    async def get(self, request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
         project_id = (await principal_of(request)).project_id
         await find_conversation(project_id, conversation_id)
         found = await dbpool.run(conversations.item, project_id, conversation_id, item_id)
@@ -116,10 +94,7 @@ class ConversationItemView(ApiView):
             raise _item_not_found(item_id)
         return json_response(_told(found, request))
 
-    def delete(self, request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
-        return async_to_sync(self._delete)(request, conversation_id, item_id)
-
-    async def _delete(self, request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
+    async def delete(self, request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
         project_id = (await principal_of(request)).project_id
         await find_conversation(project_id, conversation_id)
         left = await dbpool.run(conversations.delete_item, project_id, conversation_id, item_id)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from responses_ws.billing import usage_csv
@@ -32,31 +31,27 @@ NANO = 10**9
 class UsageView(ApiView):
     """``GET /v1/organization/usage/completions``."""
 
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return async_to_sync(_answer)(request, usage_page)
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return await _answer(request, usage_page)
 
 
 class CostsView(ApiView):
     """``GET /v1/organization/costs``."""
 
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return async_to_sync(_answer)(request, costs_page)
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return await _answer(request, costs_page)
 
 
 class RecordsView(ApiView):
     """``GET /v1/organization/usage/records.csv``: what has been billed, a line a response, however many there are."""
 
-    def get(self, request: HttpRequest) -> StreamingHttpResponse:
-        return async_to_sync(_records)(request)
-
-
-async def _records(request: HttpRequest) -> StreamingHttpResponse:
-    key: AdminKey = await admin_key_of(request)
-    asked = records_asked(request.GET, datetime.now(UTC))
-    rows = UsageRecord.objects.billed().filter(organization=key.organization_id).between(asked.start, asked.end)
-    lines = usage_csv.stream(rows.among(asked.project_ids, asked.api_key_ids, asked.models))
-    headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
+    async def get(self, request: HttpRequest) -> StreamingHttpResponse:
+        key: AdminKey = await admin_key_of(request)
+        asked = records_asked(request.GET, datetime.now(UTC))
+        rows = UsageRecord.objects.billed().filter(organization=key.organization_id).between(asked.start, asked.end)
+        lines = usage_csv.stream(rows.among(asked.project_ids, asked.api_key_ids, asked.models))
+        headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "X-Accel-Buffering": "no"}
+        return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
 
 
 async def _answer(request: HttpRequest, page: Callable[[int, Any, datetime], Any]) -> HttpResponse:

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
@@ -26,7 +25,7 @@ from responses_ws.stores.base import StoredChain
 from responses_ws.stores.forgetting import forgetting
 
 from .base import ApiView, principal_of, within_rates
-from .bodies import plain_body, read_body
+from .bodies import read_body
 from .control import forget_responses
 from .exceptions import json_response
 from .pages import page_asked, page_of
@@ -36,13 +35,9 @@ from .sse import answer_once, answer_turn, stream
 class ResponsesView(ApiView):
     """``POST /v1/responses``: JSON or, with ``stream``, server-sent events."""
 
-    def post(self, request: HttpRequest) -> HttpResponseBase:
-        body = read_body(request)
-        return async_to_sync(self._respond)(request, body)
-
-    async def _respond(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
+    async def post(self, request: HttpRequest) -> HttpResponseBase:
         principal = await principal_of(request)
-        body = await plain_body(request, body)
+        body = await read_body(request)
         asked = decode_request(body)
         key = request.headers.get("Idempotency-Key")
         transport = "sse" if asked.stream else "http"
@@ -54,13 +49,9 @@ class ResponsesView(ApiView):
 class CompactView(ApiView):
     """``POST /v1/responses/compact``."""
 
-    def post(self, request: HttpRequest) -> HttpResponseBase:
-        body = read_body(request)
-        return async_to_sync(self._compact)(request, body)
-
-    async def _compact(self, request: HttpRequest, body: bytes) -> HttpResponseBase:
+    async def post(self, request: HttpRequest) -> HttpResponseBase:
         principal = await principal_of(request)
-        asked = decode_compact_request(await plain_body(request, body))
+        asked = decode_compact_request(await read_body(request))
 
         async def answer(ticket: Ticket) -> HttpResponse:
             return json_response(await compact(principal, asked, ticket))
@@ -71,12 +62,9 @@ class CompactView(ApiView):
 class InputTokensView(ApiView):
     """``POST /v1/responses/input_tokens``: what a turn's input would count."""
 
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return async_to_sync(self._count)(request, read_body(request))
-
-    async def _count(self, request: HttpRequest, body: bytes) -> HttpResponse:
+    async def post(self, request: HttpRequest) -> HttpResponse:
         principal = await principal_of(request)
-        asked_for = decode_request(await plain_body(request, body))
+        asked_for = decode_request(await read_body(request))
         asked = Asked(principal=principal, request=asked_for, transport="http")
         return json_response({"object": "response.input_tokens", "input_tokens": await count_input(asked)})
 
@@ -95,10 +83,7 @@ async def _stored(principal: Principal, response_id: str) -> StoredChain:
 class ResponseView(ApiView):
     """``GET`` and ``DELETE /v1/responses/{id}``."""
 
-    def get(self, request: HttpRequest, response_id: str) -> HttpResponseBase:
-        return async_to_sync(self._get)(request, response_id)
-
-    async def _get(self, request: HttpRequest, response_id: str) -> HttpResponseBase:
+    async def get(self, request: HttpRequest, response_id: str) -> HttpResponseBase:
         principal = await principal_of(request)
         stored = await _stored(principal, response_id)
         if request.GET.get("stream") != "true":
@@ -111,10 +96,7 @@ class ResponseView(ApiView):
             )
         return await stream(events.follow(principal.project_id, response_id, _starting_after(request)))
 
-    def delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
-        return async_to_sync(self._delete)(request, response_id)
-
-    async def _delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
+    async def delete(self, request: HttpRequest, response_id: str) -> HttpResponse:
         project_id = (await principal_of(request)).project_id
         deleted = None
         if is_well_formed(response_id):
@@ -150,10 +132,7 @@ def _starting_after(request: HttpRequest) -> int:
 class CancelView(ApiView):
     """``POST /v1/responses/{id}/cancel``: only for background responses."""
 
-    def post(self, request: HttpRequest, response_id: str) -> HttpResponse:
-        return async_to_sync(self._cancel)(request, response_id)
-
-    async def _cancel(self, request: HttpRequest, response_id: str) -> HttpResponse:
+    async def post(self, request: HttpRequest, response_id: str) -> HttpResponse:
         principal = await principal_of(request)
         response = None
         if is_well_formed(response_id):
@@ -166,10 +145,7 @@ class CancelView(ApiView):
 class InputItemsView(ApiView):
     """``GET /v1/responses/{id}/input_items``: the context that a response was made from."""
 
-    def get(self, request: HttpRequest, response_id: str) -> HttpResponse:
-        return async_to_sync(self._get)(request, response_id)
-
-    async def _get(self, request: HttpRequest, response_id: str) -> HttpResponse:
+    async def get(self, request: HttpRequest, response_id: str) -> HttpResponse:
         principal = await principal_of(request)
         stored = await _stored(principal, response_id)
         items = [listed(item) for item in stored.items[: stored.input_end]]
@@ -185,20 +161,14 @@ def _response_not_found(response_id: str) -> NotFound:
 class ModelsView(ApiView):
     """``GET /v1/models``."""
 
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return async_to_sync(self._get)(request)
-
-    async def _get(self, request: HttpRequest) -> HttpResponse:
+    async def get(self, request: HttpRequest) -> HttpResponse:
         return json_response({"object": "list", "data": await _models(await principal_of(request))})
 
 
 class ModelView(ApiView):
     """``GET /v1/models/{id}``."""
 
-    def get(self, request: HttpRequest, model: str) -> HttpResponse:
-        return async_to_sync(self._get)(request, model)
-
-    async def _get(self, request: HttpRequest, model: str) -> HttpResponse:
+    async def get(self, request: HttpRequest, model: str) -> HttpResponse:
         for known in await _models(await principal_of(request)):
             if known["id"] == model:
                 return json_response(known)

@@ -29,8 +29,8 @@ urlpatterns += [path("v1/", include("responses_ws.urls"))]
 """
 ASGI = """
 from channels.routing import ProtocolTypeRouter
-from responses_ws.routing import websocket_application
-application = ProtocolTypeRouter({"http": application, "websocket": websocket_application})
+from responses_ws.routing import http_router, websocket_application
+application = ProtocolTypeRouter({"http": http_router(application, "v1/"), "websocket": websocket_application})
 """
 
 
