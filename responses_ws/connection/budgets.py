@@ -12,9 +12,10 @@ import msgspec
 
 from responses_ws.protocol.errors import InsufficientQuota
 
+from .amounts import spoken
+
 Kind = Literal["day", "week", "month", "total"]
 
-NANO = 10**9
 _PER: dict[Kind, str] = {"day": "daily", "week": "weekly", "month": "monthly", "total": "total"}
 
 
@@ -187,14 +188,14 @@ def refusal(short: Short) -> InsufficientQuota:
     if budget.is_credit:
         left = max(0, -short.spent_nano)
         return InsufficientQuota(
-            f"The prepaid credit of {budget.of} does not cover this request: {money(left, budget.currency)} are left"
+            f"The prepaid credit of {budget.of} does not cover this request: {spoken(left, budget.currency)} are left"
             f"{_held(short)}. Please add credit, or ask for less output.",
             code="credit_balance_exhausted",
         )
     ends = "It is not renewed" if window.end is None else f"A new one begins at {window.end:%Y-%m-%d %H:%M} UTC"
     return InsufficientQuota(
         f"The {_PER[budget.kind]} budget of {budget.of} does not cover this request: "
-        f"{money(short.spent_nano, budget.currency)} of {money(budget.limit_nano, budget.currency)} are spent"
+        f"{spoken(short.spent_nano, budget.currency)} of {spoken(budget.limit_nano, budget.currency)} are spent"
         f"{_held(short)}. {ends}."
     )
 
@@ -202,11 +203,6 @@ def refusal(short: Short) -> InsufficientQuota:
 def _held(short: Short) -> str:
     if not short.held_nano:
         return ""
-    return f", {money(short.held_nano, short.share.budget.currency)} are held by responses that run or are being billed"
-
-
-def money(nano: int, currency: str) -> str:
-    """``1.50 USD``: two places or more, exactly."""
-    whole, rest = divmod(abs(nano), NANO)
-    places = f"{rest:09d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if nano < 0 else ''}{whole:,}.{places} {currency}"
+    return (
+        f", {spoken(short.held_nano, short.share.budget.currency)} are held by responses that run or are being billed"
+    )

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from responses_ws.connection.budgets import Account, Budget, Kind, Share, Short, Window, money, refusal, take, window_of
+from responses_ws.connection.budgets import Account, Budget, Kind, Share, Short, Window, refusal, take, window_of
 
 INF = float("inf")
 
@@ -132,14 +132,6 @@ def test_a_refusal_says_which_what_and_until_when(of: Share, short: tuple[int, i
     assert error.message == message
     # Neither a delay nor a word that makes clients try again by themselves.
     assert error.headers == {"x-should-retry": "false"}
-
-
-@pytest.mark.parametrize(
-    ("nano", "text"),
-    [(0, "0.00 USD"), (1, "0.000000001 USD"), (1_500_000_000, "1.50 USD"), (-25 * 10**7, "-0.25 USD")],
-)
-def test_money_is_written_exactly(nano: int, text: str) -> None:
-    assert money(nano, "USD") == text
 
 
 class Interleavings(RuleBasedStateMachine):
