@@ -36,7 +36,7 @@ OUTCOMES = (
     Outcome(status="incomplete", means="an output limit or a content filter ended it", billed="yes"),
     Outcome(
         status="cancelled",
-        means="the client left, or cancelled it; the engine was stopped at once",
+        means="the client left, or cancelled it, or its socket was closed; the engine was stopped at once",
         billed="what was made, unless `BILL_CANCELLED` is off",
         setting="bill_cancelled",
         waiver="cancelled: not billed by policy",

@@ -89,6 +89,10 @@ class Asked(msgspec.Struct, kw_only=True):
     """Called with the response's id before its first event."""
     ended: Callable[[str], None] | None = None
     """Called with it before its terminal event."""
+    why_left: Callable[[], str] = lambda: "client_left"
+    """Says why its door has left it, when it has: the reason that is recorded."""
+    why_cancelled: str = "cancel_requested"
+    """The same where somebody wants no more of it: its client, unless another has said so."""
     received_at: float = msgspec.field(default_factory=time.perf_counter)
 
     @property

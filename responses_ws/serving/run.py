@@ -271,7 +271,7 @@ class Run:
                 turn.count([*screening.held(), *(delta for batch in unread for delta in batch)])
                 # Of a write that failed the socket's end is told a moment later: a cancellation on top of the first.
                 if not record.is_closed:
-                    await record.close(status="cancelled", usage=self._usage(), reason="client_left")
+                    await record.close(status="cancelled", usage=self._usage(), reason=self.asked.why_left())
             raise
         except Exception as exc:
             unheard = await self._leave()

@@ -38,7 +38,7 @@ async def settle(
     place = await record.close(
         status=turn.status,
         usage=usage,
-        reason="cancel_requested" if turn.status == CANCELLED else turn.incomplete_reason,
+        reason=asked.why_cancelled if turn.status == CANCELLED else turn.incomplete_reason,
         stored=stored,
         appending=None if hold is None else hold.appending(context.new_items + output),
     )

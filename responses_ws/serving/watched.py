@@ -30,6 +30,8 @@ class Watched:
         return "" if self.run is None else self.run.record.response_id
 
     def cancel(self) -> None:
+        asked = self._asked if self.run is None else self.run.asked
+        asked.why_cancelled = "cancelled_by_the_operator"
         self._mailbox.put(Sign.CANCELLED)
 
     def seen(self) -> SeenTurn:

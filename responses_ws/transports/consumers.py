@@ -86,6 +86,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         self._mailboxes: dict[str | None, Mailbox[Word]] = {}
         self._turns: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._why_left = "client_left"
         loop = asyncio.get_running_loop()
         self._timers = [
             loop.call_later(limits.connection_seconds, self._time_is_up),
@@ -208,6 +209,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
 
     async def _close(self, command: Close) -> None:
         self._is_closed = True
+        self._why_left = command.reason.replace(" ", "_")
         try:
             await self.base_send({"type": "websocket.close", "code": command.code, "reason": command.reason})
         except OSError:
@@ -250,6 +252,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             recheck=self._authenticate,
             began=partial(self._connection.response_began, lane),
             ended=self._connection.response_ended,
+            why_left=lambda: self._why_left,
         )
         async with aclosing(run_turn(asked)) as runs:
             async for frames in runs:

@@ -74,8 +74,8 @@ def test_the_documentation_says_what_is_done():
         ),
         pytest.param(
             {"status": "cancelled", "estimated": True},
-            "The client left, or cancelled it; the engine was stopped at once. Tokens: estimated, since the engine did"
-            " not say. Cost: by the prices of its start.",
+            "The client left, or cancelled it, or its socket was closed; the engine was stopped at once. Tokens:"
+            " estimated, since the engine did not say. Cost: by the prices of its start.",
             id="cancelled, estimated",
         ),
         pytest.param(

@@ -24,12 +24,14 @@ def tokens(model: str, server: Server, model_server: ModelServer) -> TokenLog:
     return server.tokens if model == "scripted" else model_server.tokens
 
 
-def check_cancelled(server: Server, tokens: TokenLog, model: str, response_id: str, seen: int) -> None:
+def check_cancelled(
+    server: Server, tokens: TokenLog, model: str, response_id: str, seen: int, reason: str = "client_left"
+) -> None:
     """The engine was told to stop, and the record holds what it made."""
     call = tokens.call(response_id)
     record = server.usage(response_id)
     assert call["outcome"] == "aborted"
-    assert (record["status"], record["reason"]) == ("cancelled", "client_left")
+    assert (record["status"], record["reason"]) == ("cancelled", reason)
     assert record["output_tokens"] >= seen
     if model == "scripted":
         assert not record["estimated"]
@@ -152,7 +154,7 @@ async def test_a_socket_that_the_server_closes_under_a_running_turn(
         await client.connection.send(b"binary")
 
         assert await client.close_code() == 1003
-    check_cancelled(server, tokens, model, response_id, seen=1)
+    check_cancelled(server, tokens, model, response_id, seen=1, reason="text_frames_only")
 
 
 async def test_a_socket_that_goes_at_once(door: Door, server: Server) -> None:

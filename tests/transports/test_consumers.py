@@ -137,6 +137,22 @@ async def test_a_client_that_leaves_frees_the_engine_and_is_recorded(api_key: Ap
     assert connections.live_sockets() == 0
 
 
+async def test_a_turn_that_the_operator_cuts_off_is_recorded_as_such(api_key: ApiKey) -> None:
+    async with ResponsesCommunicator(api_key.secret) as socket:
+        await socket.create(**CREATE, input="!tokens 1000 !rate 100 a long answer")
+        while (await socket.receive())["type"] != "response.output_text.delta":
+            pass
+
+        connections.close(socket.headers["x-request-id"])
+        while (await socket.receive())["type"] != "websocket.close":
+            pass
+    await background.settle()
+
+    record = await UsageRecord.objects.aget()
+    assert (record.status, record.reason) == ("cancelled", "closed_by_the_operator")
+    assert 0 < record.output_tokens < 1000
+
+
 async def test_the_age_limit_lets_the_running_turn_finish(api_key: ApiKey, settings: Any) -> None:
     settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"connection_seconds": 0.7}}
 
@@ -166,6 +182,8 @@ async def test_a_turn_beyond_the_grace_is_cut_off_loudly(api_key: ApiKey, settin
     await background.settle()
 
     assert events[-1]["code"] == 1011
+    record = await UsageRecord.objects.aget()
+    assert (record.status, record.reason) == ("cancelled", "connection_limit_reached")
 
 
 async def test_an_idle_socket_is_told_why_it_closes(api_key: ApiKey, settings: Any) -> None:

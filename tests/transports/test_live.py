@@ -119,6 +119,7 @@ async def test_a_turn_over_http_is_a_connection_of_its_own(staff: tuple[User, Cl
     assert (connection["transport"], connection["agent"], connection["key"]) == ("sse", "curl", api_key.redacted)
     record = await UsageRecord.objects.aget()
     assert (record.response_id, record.status) == (connection["id"], "cancelled")
+    assert record.reason == "cancelled_by_the_operator"
 
 
 @pytest.mark.parametrize(
