@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from .errors import ApiError, InvalidRequest
+from .errors import InvalidRequest
 from .ids import NewId
 from .items import Item, input_items
 from .request import JsonObject
@@ -44,11 +44,6 @@ class Steer(msgspec.Struct, frozen=True):
 def steer_error(code: str, message: str) -> JsonObject:
     """The ``error`` of a ``response.steer.failed``."""
     return {"type": "invalid_request_error", "code": code, "message": message}
-
-
-def steer_error_of(error: ApiError) -> JsonObject:
-    """The same for input that was refused."""
-    return steer_error("invalid_input", error.message)
 
 
 def required_inputs(open_items: list[Item]) -> list[JsonObject]:

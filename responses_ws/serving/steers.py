@@ -6,7 +6,7 @@ from responses_ws.conf import app_settings
 from responses_ws.connection.chain import Link
 from responses_ws.connection.turn import Turn
 from responses_ws.protocol.errors import ApiError
-from responses_ws.protocol.items import Item
+from responses_ws.protocol.items import Item, check_media_sizes
 from responses_ws.protocol.steering import MAX_PENDING, Steer, steer_error
 from responses_ws.runtime.ids import new_id
 
@@ -54,12 +54,19 @@ class Steers:
         """(code, message)."""
         if self._asked.hold is not None:
             return "steering_not_supported", "A response on a conversation cannot be steered."
-        if self._asked.request.is_warmup or len(self._pending) >= MAX_PENDING:
+        if self._asked.request.is_warmup:
+            return "steering_not_supported", "A warm-up says nothing that could be steered."
+        if len(self._pending) >= MAX_PENDING:
             return "too_many_pending_steers", f"At most {MAX_PENDING} steers may wait."
+        limits = app_settings.limits
         try:
-            _items_of(steer)
+            # Before it stops anything: its successor would be refused for the same.
+            check_media_sizes(
+                _items_of(steer), max_image_bytes=limits.max_image_bytes, max_file_bytes=limits.max_file_bytes
+            )
         except ApiError as invalid:
-            return "invalid_input", invalid.message
+            # The error object has no place for it, and this no code of its own.
+            return "invalid_input", f"{invalid.message} ({invalid.param})" if invalid.param else invalid.message
         return None
 
 

@@ -1,5 +1,6 @@
 """User input for a response that is already running."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -107,8 +108,30 @@ async def test_a_pending_steer_is_lost_with_its_connection(api_key: ApiKey) -> N
     assert text_of(here) == 'You said: "rather Rome"'
 
 
-async def test_a_steer_that_is_no_user_message_comes_back(api_key: ApiKey) -> None:
-    given = [{"type": "function_call_output", "call_id": "call_x", "output": "no"}]
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(292)).decode()
+IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        pytest.param(
+            [{"type": "function_call_output", "call_id": "call_x", "output": "no"}],
+            "A steer is a string or a non-empty list of user messages. (input)",
+            id="an output",
+        ),
+        pytest.param([], "A steer is a string or a non-empty list of user messages. (input)", id="nothing"),
+        pytest.param(
+            [{"type": "message", "role": "user", "content": [IMAGE]}],
+            "An image of 300 bytes is too large: at most 200 are allowed. (input[0].content[0].image_url)",
+            id="a large image",
+        ),
+    ],
+)
+async def test_a_steer_that_would_be_refused_comes_back_and_stops_nothing(
+    api_key: ApiKey, settings: Any, given: list[dict[str, Any]], why: str
+) -> None:
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "LIMITS": {"max_image_bytes": 200}}
     async with ResponsesCommunicator(api_key.secret) as socket:
         await socket.create(**CREATE, input="!tokens 60 !rate 200 hello")
         created = await socket.receive()
@@ -116,7 +139,7 @@ async def test_a_steer_that_is_no_user_message_comes_back(api_key: ApiKey) -> No
         events = await socket.receive_turn()
 
     failed = next(event for event in events if event["type"] == "response.steer.failed")
-    assert failed["error"]["code"] == "invalid_input"
+    assert failed["error"] == {"type": "invalid_request_error", "code": "invalid_input", "message": why}
     assert failed["steer"]["input"] == given
     assert events[-1]["type"] == "response.completed"
 
