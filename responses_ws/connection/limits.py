@@ -13,6 +13,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     open_sockets: int = 10_000
     """Sockets in one process; more are refused with 503. `responses_ws_serve` takes fewer where the process may not
     open so many files."""
+    handshakes_per_second: float = 20.0
+    """Handshakes from one public address, in the long run and in each process; more are refused with 429. Private
+    addresses are not counted: behind those stands a proxy, with everybody."""
+    handshakes_at_once: int = 200
+    """How many may come at once, as from an office whose sockets all come back."""
     restart_seconds: float = 1.5
     """Time within which the idle sockets of a process that is about to end are closed, each at a moment of its own:
     their clients do not come back all at once."""

@@ -23,6 +23,7 @@ from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.stamps import stamps
 from responses_ws.serving.admission import enter_socket
 
+from .addresses import addresses
 from .authentication import authenticator, scope_headers
 from .browsers import may_open, with_subprotocols
 from .shares import shares
@@ -54,6 +55,7 @@ class Handshake:
             refuse_while_draining()
             if not app_settings.WEBSOCKET:
                 raise _websocket_off()
+            addresses.check(scope.get("client"), now=time.monotonic())
             _check_room()
             _check_origin(headers)
             headers = with_subprotocols(headers, scope.get("subprotocols", ()))

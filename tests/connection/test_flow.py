@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from responses_ws.connection.commands import Close, Command, Send
+from responses_ws.connection.flow import Bucket
 from responses_ws.connection.limits import Limits
 from responses_ws.connection.state import Connection
 
@@ -87,3 +88,13 @@ def test_a_fault_now_and_then_is_none_too_many() -> None:
 
     assert CLOSED not in commands
     assert len(errors(commands)) > 100
+
+
+def test_what_a_bucket_has_no_room_for_does_not_keep_others_out() -> None:
+    bucket = Bucket(3, per_second=1, now=0.0)
+
+    at_once = [bucket.takes(0.0) for _ in range(100)]
+    a_second_later = [bucket.takes(1.0) for _ in range(100)]
+
+    assert at_once == [True] * 3 + [False] * 97
+    assert a_second_later == [True] + [False] * 99
