@@ -136,6 +136,9 @@ class Settings:
     """Your name, address and tax number, as they are printed on invoices."""
     BILLING_QUEUE: str = "responses_ws.billing"
     """Celery queue of the billing tasks."""
+    DEAF_WORKER_SECONDS: float = 60
+    """A Celery worker that is idle, and to which for so long nothing has come of what waits in its queues, ends with
+    exit code 1, for whoever has started it to start it again. 0: it stays."""
     DURABILITY: Literal["commit", "journal"] = "commit"
     """What the terminal event waits for. ``"commit"``: the database has the response and its counts. ``"journal"``: a
     file of this process in ``JOURNAL_DIR`` has them, and the database some milliseconds later; a restart on this

@@ -9,13 +9,16 @@ import logging
 from celery import shared_task
 from django.utils import timezone
 
-from responses_ws.billing import alerts, credits, deliveries, invoices, ledger
+from responses_ws.billing import alerts, credits, deliveries, invoices, ledger, pulse
 from responses_ws.billing import reconcile as reconciling
+from responses_ws.runtime import watchdog
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.serving.replay import replay
 from responses_ws.stores import pruning
 
 logger = logging.getLogger(__name__)
+
+watchdog.watch_workers()
 
 
 @shared_task(name="responses_ws.bill_batch", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
@@ -29,6 +32,7 @@ def bill_batch() -> None:
 @shared_task(name="responses_ws.reap", ignore_result=True, acks_late=True, reject_on_worker_lost=True)
 def reap() -> None:
     """Close the usage records of processes that died; first as their journals on this machine say."""
+    pulse.beat_was_heard()
     replay()
     ledger.reap()
 

@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.db.models import Q
 from django.urls import reverse
 
+from responses_ws.billing import pulse
 from responses_ws.models import Budget, Flag, Reconciliation, UsageRecord, UsageRollup
 from responses_ws.models.latency import Times
 
@@ -21,8 +22,6 @@ TOP = 8
 NEWEST = 10
 NEAR = 80
 """Percent of a limit from which on a budget is shown."""
-LATE = timedelta(minutes=1)
-"""When waiting records turn red: the sweep comes every 5 seconds."""
 UNCHECKED = timedelta(hours=26)
 """When the books have been looked at too long ago: it is done every night."""
 PHASES = {
@@ -136,12 +135,15 @@ def load_cards(scope: Scope, times: Times, of_host: Host, books: Reconciliation 
 
 
 def unbilled_card(now: datetime) -> Card:
-    count, oldest = UsageRecord.objects.unbilled().backlog()
-    url = reverse("admin:responses_ws_usagerecord_changelist") + "?billed_at__isempty=1"
-    if oldest is None:
-        return Card("Unbilled", thousands(count), "billing keeps up")
-    is_late = now - oldest > LATE
-    return Card("Unbilled", thousands(count), f"the oldest for {age(now - oldest)}", is_alarming=is_late, url=url)
+    found = pulse.take(now)
+    if found.silence is not None and found.is_silent:
+        note = f"nothing from beat for {age(found.silence)}"
+    elif found.waiting is not None:
+        note = f"the oldest for {age(found.waiting)}"
+    else:
+        note = "billing keeps up"
+    url = reverse("admin:responses_ws_usagerecord_changelist") + "?billed_at__isempty=1" if found.unbilled else ""
+    return Card("Unbilled", thousands(found.unbilled), note, is_alarming=found.is_late or found.is_silent, url=url)
 
 
 def books_card(newest: Reconciliation | None, now: datetime) -> Card:

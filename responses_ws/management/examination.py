@@ -6,6 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 
 import celery
@@ -17,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
+from responses_ws.billing import pulse
 from responses_ws.conf import app_settings
 from responses_ws.engines.base import EngineError, Health
 from responses_ws.engines.registry import Route, registry
@@ -55,6 +57,7 @@ def examine() -> Iterator[Finding]:
         return
     yield from redis_server()
     yield from broker()
+    yield from billing()
     yield from engines()
 
 
@@ -197,6 +200,33 @@ def broker() -> Iterator[Finding]:
         yield fault("Broker", str(exc), "Start the broker, or correct CELERY_BROKER_URL. Until then nothing is billed.")
         return
     yield Finding(subject="Broker", detail=f"{where}: accepts connections")
+
+
+def billing() -> Iterator[Finding]:
+    """Whether somebody takes what the broker is given, as the tables tell."""
+    url = celery.current_app.conf.broker_url
+    if not url or url.startswith("memory:"):
+        # None, as was said above; or the demo's own, which may be at rest.
+        return
+    try:
+        found = pulse.take(timezone.now())
+    except DatabaseError:
+        # Reported above, with its cure.
+        return
+    worker = f"celery -A … worker -Q celery,{app_settings.BILLING_QUEUE}"
+    if found.waiting is not None and found.is_late:
+        waiting = f"{found.unbilled} usage records wait, the first of them for {_seconds(found.waiting)}"
+        yield fault("Billing", waiting, f"Start a worker, or look at its log: {worker}")
+    if found.silence is None:
+        yield Finding(subject="Beat", detail="never heard of", cure=f"Start it, celery -A … beat, and {worker}")
+    elif found.is_silent:
+        yield fault("Beat", f"silent for {_seconds(found.silence)}", "Start it, celery -A … beat, and a worker.")
+    elif not found.is_late:
+        yield Finding(subject="Billing", detail=f"keeps up; beat was heard of {_seconds(found.silence)} ago")
+
+
+def _seconds(duration: timedelta) -> str:
+    return f"{duration.total_seconds():.0f} s"
 
 
 def engines() -> Iterator[Finding]:

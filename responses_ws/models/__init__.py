@@ -7,6 +7,7 @@ from .control import ControlMessage
 from .conversations import Conversation, ConversationItem
 from .credits import CreditGrant, GrantUse
 from .deliveries import Delivery
+from .heartbeats import Heartbeat
 from .invoices import Invoice, InvoiceLine, InvoiceSeries
 from .latency import LatencyRollup
 from .ledger import Account, Journal, Posting, RatedLine
@@ -37,6 +38,7 @@ __all__ = [
     "EndingRollup",
     "Flag",
     "GrantUse",
+    "Heartbeat",
     "IdempotencyKey",
     "Invoice",
     "InvoiceLine",

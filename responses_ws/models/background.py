@@ -21,6 +21,11 @@ class BackgroundRunQuerySet(models.QuerySet["BackgroundRun"]):
         """Those that run, or that may still be hoped to find a process."""
         return self.filter(lease_until__gt=now - WAITS_AT_MOST)
 
+    def backlog(self, now: datetime) -> tuple[int, datetime | None]:
+        """How many nobody runs, and since when the first of them has waited; None without any."""
+        free = self.filter(lease_until__lte=now).aggregate(count=models.Count("pk"), oldest=models.Min("lease_until"))
+        return free["count"], free["oldest"]
+
     def waiting(self) -> "BackgroundRunQuerySet":
         """Those that no process has claimed yet, or that one has handed back."""
         return self.filter(owner="")

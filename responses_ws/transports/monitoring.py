@@ -12,10 +12,11 @@ from django.db import Error, connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
+from responses_ws.billing import pulse
 from responses_ws.conf import app_settings
 from responses_ws.engines.health import State
 from responses_ws.engines.registry import registry
-from responses_ws.models import Delivery, UsageRecord
+from responses_ws.models import BackgroundRun, Delivery
 from responses_ws.protocol.errors import ApiError
 from responses_ws.runtime import connections, dbpool, drain, redis, vitals
 from responses_ws.runtime import metrics as counted
@@ -27,7 +28,7 @@ from responses_ws.runtime.writer import writer
 DATABASE_SECONDS = 2.0
 """How long a health check or a scrape waits for the database."""
 SECONDS_READY = 1.0
-SECONDS_UNBILLED = 15.0
+SECONDS_OWED = 15.0
 
 
 async def healthz(_request: HttpRequest) -> HttpResponse:
@@ -43,11 +44,24 @@ async def readyz(_request: HttpRequest) -> HttpResponse:
         await database_answers.get(within=DATABASE_SECONDS)
     except (ApiError, Error, TimeoutError):
         return _unready("unavailable", database="down")
-    if not app_settings.REDIS_URL:
-        return _told({"status": "ok", "database": "ok"})
+    told = {"status": "ok", "database": "ok"}
     # Chains are read from the database without it.
-    is_up = await redis.answers()
-    return _told({"status": "ok" if is_up else "degraded", "database": "ok", "redis": "ok" if is_up else "down"})
+    if app_settings.REDIS_URL:
+        told["redis"] = "ok" if await redis.answers() else "down"
+    if await _billing_stands():
+        told["billing"] = "late"
+    if set(told.values()) != {"ok"}:
+        told["status"] = "degraded"
+    return _told(told)
+
+
+async def _billing_stands() -> bool:
+    """Usage waits for the ledger, or nobody asks for it to be looked for. Turns go on, and nothing is lost."""
+    try:
+        now = await owed.get(within=DATABASE_SECONDS)
+    except (ApiError, Error, TimeoutError):
+        return False
+    return now.pulse.is_late or now.pulse.is_silent
 
 
 async def metrics(request: HttpRequest) -> HttpResponse:
@@ -101,13 +115,34 @@ def _here() -> list[Gauge]:
 async def _everywhere() -> list[Gauge]:
     """What the database says, the same from every process; nothing while it does not answer."""
     try:
-        count, seconds = await unbilled.get(within=DATABASE_SECONDS)
+        now = await owed.get(within=DATABASE_SECONDS)
         sinks = await undelivered.get(within=DATABASE_SECONDS) if app_settings.BILLING_SINKS else []
     except (ApiError, Error, TimeoutError):
         return []
+    waiting = now.pulse.waiting.total_seconds() if now.pulse.waiting is not None else 0.0
+    silence = [((), now.pulse.silence.total_seconds())] if now.pulse.silence is not None else []
     return [
-        Gauge("responses_ws_unbilled_records", "Usage records that wait for the ledger.", samples=[((), count)]),
-        Gauge("responses_ws_unbilled_oldest_seconds", "Since the first of them ended.", samples=[((), seconds)]),
+        Gauge(
+            "responses_ws_unbilled_records",
+            "Usage records that wait for the ledger.",
+            samples=[((), now.pulse.unbilled)],
+        ),
+        Gauge("responses_ws_unbilled_oldest_seconds", "Since the first of them ended.", samples=[((), waiting)]),
+        Gauge(
+            "responses_ws_beat_silent_seconds",
+            "Since Celery's beat was heard of.",
+            samples=silence,
+        ),
+        Gauge(
+            "responses_ws_background_waiting",
+            "Background responses that no process runs.",
+            samples=[((), now.background)],
+        ),
+        Gauge(
+            "responses_ws_background_waiting_oldest_seconds",
+            "Since the first of them has waited.",
+            samples=[((), now.background_seconds)],
+        ),
         Gauge(
             "responses_ws_undelivered",
             "Entries of the ledger that a sink has not been told of.",
@@ -122,9 +157,20 @@ def _select() -> None:
         cursor.execute("SELECT 1")
 
 
-def _unbilled() -> tuple[int, float]:
-    count, oldest = UsageRecord.objects.unbilled().backlog()
-    return count, (timezone.now() - oldest).total_seconds() if oldest is not None else 0.0
+class Owed(msgspec.Struct, frozen=True):
+    """What the database says is still to be done."""
+
+    pulse: pulse.Pulse
+    background: int
+    """Background responses that no process runs."""
+    background_seconds: float
+    """Since the first of them has waited."""
+
+
+def _owed() -> Owed:
+    now = timezone.now()
+    count, oldest = BackgroundRun.objects.backlog(now)
+    return Owed(pulse.take(now), count, (now - oldest).total_seconds() if oldest is not None else 0.0)
 
 
 def _undelivered() -> list[dict[str, Any]]:
@@ -141,5 +187,5 @@ def _told(detail: dict[str, str], *, status: int = 200) -> HttpResponse:
 
 # Health checks need no key: however many come, one of them asks the database.
 database_answers = Recent(lambda: dbpool.run(_select), seconds=SECONDS_READY)
-unbilled = Recent(lambda: dbpool.run(_unbilled), seconds=SECONDS_UNBILLED)
-undelivered = Recent(lambda: dbpool.run(_undelivered), seconds=SECONDS_UNBILLED)
+owed = Recent(lambda: dbpool.run(_owed), seconds=SECONDS_OWED)
+undelivered = Recent(lambda: dbpool.run(_undelivered), seconds=SECONDS_OWED)

@@ -17,7 +17,7 @@ from responses_ws.admin.dashboard import figures
 from responses_ws.admin.panels import Card
 from responses_ws.admin.scope import scope_of
 from responses_ws.billing import ledger
-from responses_ws.models import Budget, Reconciliation, UsageRecord
+from responses_ws.models import Budget, Heartbeat, Reconciliation, UsageRecord
 from tests.billing.rows import NOON, make_key, make_prices, make_project, make_record
 
 from .conftest import make_flag
@@ -78,6 +78,15 @@ def test_load_and_health_are_told(busy):
     assert found["First token"].value != "–"
     assert found["Unbilled"].is_alarming and found["Unbilled"].note == "the oldest for 2 min"
     assert found["Books"].note == "never compared: is beat running?"
+
+
+def test_a_beat_that_is_silent_is_told_before_usage_waits(busy):
+    Heartbeat.objects.create(name=Heartbeat.BEAT, at=NOON - timedelta(minutes=3))
+    UsageRecord.objects.unbilled().update(billed_at=NOON)
+
+    card = cards(shown(), "load_cards")["Unbilled"]
+
+    assert card == Card("Unbilled", "0", "nothing from beat for 3 min", is_alarming=True)
 
 
 def test_the_books_are_a_card_when_right_and_a_banner_when_wrong(boss, busy):

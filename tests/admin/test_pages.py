@@ -66,6 +66,7 @@ READ_ONLY = [
 ]
 NEVER_REGISTERED = {
     "controlmessage",
+    "heartbeat",
     "chain",
     "conversationitem",
     "storeditem",

@@ -19,7 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 DEPLOY = ROOT / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "responses_ws.json").read_text())
 # The database's part is told beside these, once for all workers.
-OF_DATABASE = {"responses_ws_unbilled_records", "responses_ws_unbilled_oldest_seconds"}
+OF_DATABASE = {
+    "responses_ws_unbilled_records",
+    "responses_ws_unbilled_oldest_seconds",
+    "responses_ws_beat_silent_seconds",
+    "responses_ws_background_waiting",
+    "responses_ws_background_waiting_oldest_seconds",
+}
 _NAME = re.compile(r"\b(?:responses_ws|gen_ai|process)_\w+")
 _LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|ignoring) ?\([^)]*\)")
 

@@ -1,14 +1,18 @@
 """What the doctor says of engines and models."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
+from django.utils import timezone
 
 from responses_ws.engines.base import Capabilities, ChatRequest, Engine, EngineModel
 from responses_ws.management import examination
-from responses_ws.models import Project
+from responses_ws.models import Heartbeat, Project
 from responses_ws.rendering.base import Ask
+from tests.billing.rows import make_record
 from tests.fakes.chat_server import MODEL, ChatServer
 from tests.live import Redis
 from tests.serving.bytes_model import BytesRenderer
@@ -126,3 +130,39 @@ def test_of_redis_it_says_what_does_not_fit_chains(settings: Any, project: Proje
         "it writes unstored chains to disk, sealed (sealed fallback of projects)"
     ]
     assert len(fit) == 1 and "writes and reads" in fit[0].detail
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        pytest.param(None, ("Beat", "never heard of", False), id="never"),
+        pytest.param(10, ("Billing", "keeps up; beat was heard of 10 s ago", False), id="lately"),
+        pytest.param(300, ("Beat", "silent for 300 s", True), id="not lately"),
+    ],
+)
+def test_of_beat_it_says_when_it_was_heard_of(
+    monkeypatch: pytest.MonkeyPatch, seconds: int | None, said: tuple[str, str, bool]
+) -> None:
+    monkeypatch.setattr(celery.current_app.conf, "broker_url", "redis://127.0.0.1:1/0")
+    if seconds is not None:
+        Heartbeat.objects.create(name=Heartbeat.BEAT, at=timezone.now() - timedelta(seconds=seconds))
+
+    (found,) = examination.billing()
+
+    assert (found.subject, found.detail, found.is_fault) == said
+
+
+def test_of_billing_it_says_for_how_long_usage_waits(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
+    monkeypatch.setattr(celery.current_app.conf, "broker_url", "redis://127.0.0.1:1/0")
+    record = make_record(ended_at=timezone.now() - timedelta(seconds=200))
+
+    found = next(examination.billing())
+
+    assert record.billed_at is None
+    assert (found.subject, found.detail, found.is_fault) == (
+        "Billing",
+        "1 usage records wait, the first of them for 200 s",
+        True,
+    )
+    assert "responses_ws.billing" in found.cure

@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.registry import registry
-from responses_ws.models import ApiKey, UsageRecord, WebSocketShare
+from responses_ws.models import ApiKey, BackgroundRun, Heartbeat, UsageRecord, WebSocketShare
 from responses_ws.runtime import background, connections, dbpool, drain
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores.memory import hot_tier
+from responses_ws.tasks import reap
 from responses_ws.testing import ResponsesCommunicator
 from responses_ws.transports import monitoring
 from responses_ws.transports.shares import shares
@@ -110,6 +111,28 @@ async def test_without_its_redis_a_server_is_ready_all_the_same(settings: Any) -
     set_up(settings, REDIS_URL="redis://127.0.0.1:1/0")
 
     assert await answer_of("/readyz") == (200, {"status": "degraded", "database": "ok", "redis": "down"})
+
+
+@pytest.mark.parametrize(
+    ("waiting", "silence", "answer"),
+    [
+        pytest.param(timedelta(seconds=50), timedelta(seconds=100), {"status": "ok"}, id="in time"),
+        pytest.param(None, None, {"status": "ok"}, id="nothing waits, and there never was a beat"),
+        pytest.param(timedelta(seconds=70), None, {"status": "degraded", "billing": "late"}, id="usage waits"),
+        pytest.param(None, timedelta(seconds=130), {"status": "degraded", "billing": "late"}, id="beat is silent"),
+    ],
+)
+async def test_a_server_whose_usage_is_not_billed_is_ready_and_says_so(
+    principal: Principal, waiting: timedelta | None, silence: timedelta | None, answer: dict[str, str]
+) -> None:
+    now = timezone.now()
+    if waiting is not None:
+        await response_of(asked(principal, "one"))
+        await UsageRecord.objects.aupdate(ended_at=now - waiting, billed_at=None)
+    if silence is not None:
+        await Heartbeat.objects.acreate(name=Heartbeat.BEAT, at=now - silence)
+
+    assert await answer_of("/readyz") == (200, {"database": "ok", **answer})
 
 
 @pytest.mark.parametrize(
@@ -286,6 +309,36 @@ async def test_unbilled_records_and_the_age_of_the_oldest_are_told(principal: Pr
 
     assert seen("responses_ws_unbilled_records") == 2
     assert 3600 <= (seen("responses_ws_unbilled_oldest_seconds") or 0) < 3700
+
+
+async def test_how_long_beat_is_silent_is_told_once_it_was_heard(principal: Principal, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+
+    before = await scrape()
+    await dbpool.run(reap)
+    await Heartbeat.objects.aupdate(at=timezone.now() - timedelta(hours=1))
+    monitoring.owed.forget()
+    after = await scrape()
+
+    assert before("responses_ws_beat_silent_seconds") is None
+    assert 3600 <= (after("responses_ws_beat_silent_seconds") or 0) < 3700
+
+
+async def test_background_responses_that_nobody_runs_are_told(api_key: ApiKey, settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN, BACKGROUND_RUNNERS=True)
+    body = {"model": "scripted", "input": "Hello", "background": True}
+    headers = {"Authorization": f"Bearer {api_key.secret}"}
+    for _ in range(2):
+        await AsyncClient().post("/v1/responses", body, content_type="application/json", headers=headers)
+    first = await BackgroundRun.objects.order_by("created_at").afirst()
+    assert first is not None
+    longer = timezone.now() - timedelta(minutes=10)
+    await BackgroundRun.objects.filter(pk=first.pk).aupdate(lease_until=longer)
+
+    seen = await scrape()
+
+    assert seen("responses_ws_background_waiting") == 2
+    assert 600 <= (seen("responses_ws_background_waiting_oldest_seconds") or 0) < 700
 
 
 @pytest.mark.usefixtures("_impatient")
