@@ -1,6 +1,7 @@
 """The demo project: SQLite and no services by default; PostgreSQL, Redis and a broker by environment."""
 
 import os
+import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,7 +26,6 @@ if os.environ.get("BEHIND_PROXY") == "1":
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 INSTALLED_APPS = [
-    "daphne",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -36,6 +36,10 @@ INSTALLED_APPS = [
     "rest_framework",
     "responses_ws",
 ]
+
+if "runserver" in sys.argv:
+    # Gives it WebSockets. Not elsewhere: with it comes Twisted, which takes 16 MB of every process.
+    INSTALLED_APPS.insert(0, "daphne")
 
 if os.environ.get("UNFOLD") == "1":
     # Before django.contrib.admin: its templates take the place of the admin's.

@@ -1,14 +1,19 @@
 """The routes that a host project puts into its ASGI application."""
 
+import re
+
 from channels.routing import URLRouter
 from django.apps import apps
-from django.urls import path, re_path
+from django.urls import re_path
 
 from responses_ws.transports.consumers import ResponsesConsumer
 from responses_ws.transports.handshake import Handshake, no_such_path
 from responses_ws.transports.http import Application, HttpRouter
 
-websocket_urlpatterns = [re_path(r"^(?:codex/)?responses/?$", Handshake(ResponsesConsumer.as_asgi()))]
+_RESPONSES = Handshake(ResponsesConsumer.as_asgi())
+_PATH = r"(?:codex/)?responses/?$"
+
+websocket_urlpatterns = [re_path(rf"^{_PATH}", _RESPONSES)]
 """Like the patterns in ``urls``: without a prefix. ``path("v1/", URLRouter(websocket_urlpatterns))`` gives them one."""
 
 office_urlpatterns = []
@@ -31,7 +36,8 @@ def http_router(application: Application, *prefixes: str) -> HttpRouter:
 def websocket_router(*prefixes: str) -> URLRouter:
     """The routes as an application, under each of these prefixes (``"v1/"``; ``""`` for none), and those of the
     office; 404 at other paths."""
-    routes = [path(prefix, URLRouter(websocket_urlpatterns)) for prefix in prefixes]
+    # Not by a router in a router: each keeps a copy of the scope for as long as a socket lives.
+    routes = [re_path(rf"^{re.escape(prefix)}{_PATH}", _RESPONSES) for prefix in prefixes]
     return URLRouter([*office_urlpatterns, *routes, re_path("", no_such_path)])
 
 

@@ -64,6 +64,8 @@ class Chains:
     the newest response of any lane.
     """
 
+    __slots__ = ("_slots",)
+
     def __init__(self) -> None:
         self._slots: dict[str | None, Link] = {}
 

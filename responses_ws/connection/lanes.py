@@ -18,13 +18,16 @@ class Lanes:
     Source: OpenAI's WebSocket guide: 16 active over all lanes, 32 distinct names, the default lane uncounted.
     """
 
+    __slots__ = ("_limits", "_names", "_waiting", "_waiting_bytes", "_running")
+
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._names: set[str] = set()
+        # Lists: there are never many, and every socket has them.
+        self._names: list[str] = []
         self._waiting: dict[str | None, deque[tuple[Create, int]]] = {}
         """Per lane, in order of arrival, with their sizes. A lane is a key here while it has creates waiting."""
         self._waiting_bytes = 0
-        self._running: set[str | None] = set()
+        self._running: list[str | None] = []
 
     def add(self, create: Create, size: int) -> None:
         """Queue a create on its lane. ``size``: of its frame.
@@ -47,7 +50,7 @@ class Lanes:
                     code="websocket_stream_limit_reached",
                     param="stream_id",
                 )
-            self._names.add(lane)
+            self._names.append(lane)
         if queue is None:
             queue = self._waiting[lane] = deque()
         queue.append((create, size))
@@ -65,7 +68,7 @@ class Lanes:
             create, size = queue.popleft()
             self._waiting_bytes -= size
             started.append((lane, create))
-            self._running.add(lane)
+            self._running.append(lane)
             if queue:
                 # To the back: a lane with much to do does not starve the others.
                 self._waiting[lane] = queue
@@ -73,7 +76,8 @@ class Lanes:
 
     def ended(self, lane: str | None) -> None:
         """The running turn of a lane is over."""
-        self._running.discard(lane)
+        if lane in self._running:
+            self._running.remove(lane)
 
     @property
     def is_idle(self) -> bool:

@@ -1,7 +1,5 @@
 """One WebSocket connection: told what happened, answers with commands."""
 
-from collections import OrderedDict
-
 from responses_ws.protocol.client_events import (
     InvalidCreate,
     ResponseAppend,
@@ -36,7 +34,7 @@ class Connection:
         """Lanes by the id of the response that runs on them."""
         self._told: dict[str, int] = {}
         """Bytes of what running responses have been told, by their ids."""
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: dict[str, None] = {}
         """Ids of responses that have ended here, as far as they are remembered."""
         self._limits = limits
         self._frames = Bucket(limits.frames_at_once, per_second=limits.frames_per_second, now=opened_at)
@@ -99,7 +97,7 @@ class Connection:
         self._told.pop(response_id, None)
         self._ended[response_id] = None
         if len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
+            del self._ended[next(iter(self._ended))]
 
     def time_is_up(self) -> list[Command]:
         """The age limit is reached, or this socket's moment in a restart: no new turns, running ones may finish."""

@@ -23,7 +23,8 @@ from responses_ws.protocol.errors import ApiError, Overloaded, PayloadTooLarge
 
 from . import connections, metrics
 from .ids import new_id
-from .stamps import stamps
+from .inbox import Inbox, Latch
+from .stamps import encoded, stamps
 
 # A reader that takes less than this in `unread_seconds` counts as one that has stopped: half a kilobyte a second.
 LEAST_READ = 16 * 1024
@@ -142,10 +143,17 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.queue, self.writable = Inbox(), Latch()  # type: ignore[assignment]
         plain = self.conn
         self.conn = Frames(extensions=plain.available_extensions, max_size=plain.max_size, logger=plain.logger)
         self._leaving: list[bytes] = []
         """Frames that leave together, a moment later."""
+
+    def start_keepalive(self) -> None:
+        super().start_keepalive()
+        # It is open, so nobody asks any more how that came about. The parser goes on holding the request.
+        self.request.headers.clear()
+        del self.request, self.response
 
     async def run_asgi(self) -> None:
         if not self.conn.extensions:
@@ -409,7 +417,7 @@ def _head(error: ApiError) -> tuple[list[tuple[bytes, bytes]], bytes]:
     head = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     # Refused before it was read: nothing was done for it.
     head |= stamps(new_id("req"), time.perf_counter())
-    return [(name.lower().encode(), value.encode()) for name, value in head.items()], body
+    return encoded(head), body
 
 
 def _answer(error: ApiError) -> Any:

@@ -17,6 +17,11 @@ def stamps(request_id: str, began: float) -> dict[str, str]:
     }
 
 
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """As ASGI wants them."""
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
 def server_timing(phases: Mapping[str, float]) -> str:
     """Milliseconds, by name of what has taken them."""
     return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in phases.items())

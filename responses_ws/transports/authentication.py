@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
+from sys import intern
 from typing import Any
 
 from django.utils.module_loading import import_string
@@ -105,5 +106,6 @@ def scope_headers(scope: Mapping[str, Any]) -> dict[str, str]:
     """An ASGI scope's headers, names in lower case; of a repeated one the first."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+        # The same in most sockets, each of which keeps them as long as it lives.
+        headers.setdefault(intern(name.decode("latin-1").lower()), intern(value.decode("latin-1")))
     return headers

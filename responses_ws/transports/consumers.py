@@ -19,6 +19,7 @@ from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, 
 from responses_ws.runtime import connections
 from responses_ws.runtime.live import MOST_AGENT, SeenConnection, SeenTurn
 from responses_ws.runtime.protocols import MOST_AT_ONCE, TEXTS
+from responses_ws.runtime.stamps import encoded, stamps
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
 from responses_ws.serving.mailbox import Mailbox
@@ -88,14 +89,11 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         self._is_closed = False
         self._why_left = "client_left"
         loop = asyncio.get_running_loop()
-        self._timers = [
-            loop.call_later(limits.connection_seconds, self._time_is_up),
-            loop.call_later(limits.connection_seconds + limits.connection_grace_seconds, self._grace_is_over),
-        ]
+        self._timers = [loop.call_later(limits.connection_seconds, self._is_old, limits.connection_grace_seconds)]
         # For servers without a lifespan; elsewhere this process listens already.
         await control.listen()
         connections.opened(self)
-        headers = list(self.scope["stamps"])
+        headers = encoded(stamps(self.id, self.scope["asked_at"]))
         self._fallback: SealedFallback | None = None
         if self.scope["principal"].sealed_fallback and app_settings.REDIS_URL:
             self._fallback = SealedFallback(self._headers.get(FALLBACK_HEADER))
@@ -262,6 +260,10 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
 
     async def _authenticate(self) -> Principal:
         return await authenticator().authenticate(self._headers)
+
+    def _is_old(self, grace_seconds: float) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(grace_seconds, self._grace_is_over))
+        self._time_is_up()
 
     def _time_is_up(self) -> None:
         self._keep(self._obey(self._connection.time_is_up()))

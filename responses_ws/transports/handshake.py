@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from responses_ws.protocol.errors import (
 from responses_ws.runtime import connections, logs, metrics, tracing
 from responses_ws.runtime.drain import refuse_while_draining
 from responses_ws.runtime.ids import new_id
-from responses_ws.runtime.stamps import stamps
+from responses_ws.runtime.stamps import encoded, stamps
 from responses_ws.serving.admission import enter_socket
 
 from .addresses import addresses
@@ -67,29 +66,18 @@ class Handshake:
             ticket = await enter_socket(principal)
         except ApiError as error:
             metrics.handshakes_refused.add((error.code or error.type, project))
-            await _refuse(error, scope, receive, send, stamps(request_id, began))
+            await _refuse(error, scope, receive, send, encoded(stamps(request_id, began)))
             return
-        given = {
-            "principal": principal,
-            "request_headers": headers,
-            "connection_id": request_id,
-            "stamps": _encoded(stamps(request_id, began)),
-        }
-        with closing(ticket), _told():
-            await self._app({**scope, **given}, receive, send)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """A socket comes and goes, in the access log."""
-    opened = time.monotonic()
-    if logs.access.isEnabledFor(logging.INFO):
-        logs.came_to_pass("socket opened", {})
-    try:
-        yield
-    finally:
+        # What stands here stays for as long as the socket does. The router's scope is ours alone.
+        scope |= {"principal": principal, "request_headers": headers, "connection_id": request_id, "asked_at": began}
         if logs.access.isEnabledFor(logging.INFO):
-            logs.came_to_pass("socket closed", {"seconds": round(time.monotonic() - opened, 1)})
+            logs.came_to_pass("socket opened", {})
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            ticket.close()
+            if logs.access.isEnabledFor(logging.INFO):
+                logs.came_to_pass("socket closed", {"seconds": round(time.perf_counter() - began, 1)})
 
 
 def _websocket_off() -> ApiError:
@@ -109,21 +97,17 @@ def _check_origin(headers: dict[str, str]) -> None:
         raise PermissionDenied("This origin may not open a socket here.", code="origin_not_allowed")
 
 
-def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-
 async def no_such_path(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """ASGI application for every other path: 404.
 
     Where no route matches, Channels raises: anybody who mistypes a base URL would get a 500 and leave a traceback.
     """
     error = NotFound("There is no WebSocket at this path; that of the Responses API ends in /responses.")
-    await _refuse(error, scope, receive, send, stamps(new_id("req"), time.perf_counter()))
+    await _refuse(error, scope, receive, send, encoded(stamps(new_id("req"), time.perf_counter())))
 
 
 async def _refuse(
-    error: ApiError, scope: dict[str, Any], receive: Receive, send: Send, stamped: dict[str, str]
+    error: ApiError, scope: dict[str, Any], receive: Receive, send: Send, stamped: list[tuple[bytes, bytes]]
 ) -> None:
     await receive()
     if "websocket.http.response" in scope.get("extensions", {}):
@@ -134,7 +118,7 @@ async def _refuse(
         ]
         if error.status == 401:
             response_headers.append((b"www-authenticate", b"Bearer"))
-        response_headers += _encoded({**stamped, **error.headers})
+        response_headers += [*stamped, *encoded(error.headers)]
         await send({"type": "websocket.http.response.start", "status": error.status, "headers": response_headers})
         await send({"type": "websocket.http.response.body", "body": body})
         return
