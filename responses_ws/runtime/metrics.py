@@ -149,6 +149,11 @@ turn_phases = Histogram(
     _PHASE_SECONDS,
 )
 turns = Counter("responses_ws_turns_total", "Turns that have ended.", ("transport", "model", "status"))
+estimated = Counter(
+    "responses_ws_turns_estimated_total",
+    "Turns whose tokens we had to count, at least in part: an engine has told nothing of them.",
+    ("model", "status"),
+)
 refused = Counter(
     "responses_ws_turns_refused_total", "Turns refused before anything was made or recorded.", ("transport", "code")
 )
@@ -201,6 +206,8 @@ def turn_ended(
     """A turn's usage record has been closed. ``phases``: the milliseconds of each part of it."""
     of_model = (model, "chat", transport)
     turns.add((transport, model, status))
+    if usage.estimated:
+        estimated.add((model, status))
     duration.observe(of_model, seconds)
     if first_token_ms is not None:
         first_token.observe(of_model, first_token_ms / 1000)

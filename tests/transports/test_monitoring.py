@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.registry import registry
 from responses_ws.models import ApiKey, BackgroundRun, Heartbeat, UsageRecord, WebSocketShare
-from responses_ws.runtime import background, connections, dbpool, drain
+from responses_ws.protocol.usage import Usage
+from responses_ws.runtime import background, connections, dbpool, drain, metrics
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.turns import run_turn
 from responses_ws.stores.memory import hot_tier
@@ -184,6 +185,20 @@ async def test_a_turn_that_the_client_leaves_is_counted_as_cancelled(principal: 
 
     assert seen("responses_ws_turns_total", status="cancelled") == 1
     assert seen("responses_ws_turns_running") == 0
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_turn_whose_engine_tells_no_usage_is_counted(settings: Any) -> None:
+    set_up(settings, METRICS_TOKEN=TOKEN)
+    for is_estimated in (True, False):
+        usage = Usage(input_tokens=1, estimated=is_estimated)
+        told: dict[str, Any] = {"transport": "sse", "model": "m", "status": "completed", "usage": usage}
+        metrics.turn_ended(**told, seconds=1.0, first_token_ms=None, phases={})
+
+    seen = await scrape()
+
+    assert seen("responses_ws_turns_total", model="m") == 2
+    assert seen("responses_ws_turns_estimated_total", model="m", status="completed") == 1
 
 
 async def test_a_refused_turn_is_counted_by_its_code(principal: Principal, settings: Any) -> None:
