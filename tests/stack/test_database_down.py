@@ -23,6 +23,21 @@ with connection.cursor() as cursor:
                    " AND datname = current_database()")
     print(cursor.fetchone()[0])
 """
+LOOK_FOR_IDLE = """
+import time
+from collections import Counter
+from django.db import connection
+seen, looks, end = Counter(), 0, time.monotonic() + 1.5
+while time.monotonic() < end:
+    looks += 1
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid, xact_start FROM pg_stat_activity"
+                       " WHERE state LIKE 'idle in transaction%' AND datname = current_database()")
+        seen.update(cursor.fetchall())
+    time.sleep(0.01)
+print(max(seen.values(), default=0) / looks)
+"""
+"""In which part of many looks the same transaction is open, and does nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +87,21 @@ def test_turns_that_end_without_a_database_are_told_the_truth_and_counted_later(
         until(lambda end=end: record_of(rig, end["response_id"]).get("status") == end["status"], str(end), seconds=30)
     assert client.turn("after", input="!tokens 5 hello").is_acknowledged
     assert record_of(rig, kept.response_id)["output_tokens"] == kept.response["usage"]["output_tokens"]
+    check(rig, web)
+
+
+def test_no_transaction_is_open_while_turns_stream(rig: Rig, web: Web) -> None:
+    client = web.client()
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(client.turn, f"stream {number}", input=SAID) for number in range(4)]
+        until(lambda: any(turn.has_output for turn in rig.history.turns()), "the first output")
+        share = float(rig.run(LOOK_FOR_IDLE).split()[-1])
+    turns = [turn.result() for turn in running]
+
+    # One that was held for a stream would be there all the time.
+    assert share < 0.5
+    assert all(turn.is_acknowledged for turn in turns), [turn.kinds[-1:] for turn in turns]
     check(rig, web)
 
 
