@@ -25,7 +25,10 @@ from responses_ws.safety.registry import classifiers
 from responses_ws.serving import budgets
 from responses_ws.serving.admission import Principal
 from responses_ws.stores.memory import hot_tier
+from tests import live
 from tests.live import McpServer, Redis
+
+ON_THE_STACK = tuple(f"tests/stack/{name}.py" for name in ("test_nginx", "test_smuggling", "test_stack"))
 
 # On a busy machine any example may be slow.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -59,6 +62,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: item.get_closest_marker("stack") is None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """File by file, but all that ask for the whole stack in one process: its start takes longer than they do."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "the stack" if file.endswith(ON_THE_STACK) else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
     figures = [value for report in reports for name, value in report.user_properties if name == "figure"]
@@ -66,6 +82,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("figures")
     for figure in sorted(figures, key=lambda figure: str(json.loads(figure)["figure"])):
         terminalreporter.write_line(figure)
+
+
+def pytest_sessionfinish() -> None:
+    live.close_nursery()
 
 
 @pytest.fixture(scope="session")
@@ -83,8 +103,9 @@ def django_db_setup(django_db_setup: None) -> None:
         # As TRUNCATE does: what a thread of the test still writes comes before, or finds nothing to refer to.
         # And of the ledger only who says so deletes anything.
         alone = [f"LOCK TABLE {', '.join(names)}", "SET LOCAL responses_ws.may_delete = 'on'"]
-        alone = alone if connection.vendor == "postgresql" else []
-        return [*alone, *(f"DELETE FROM {name}" for name in names)]
+        emptied = [f"DELETE FROM {name}" for name in names]
+        # On PostgreSQL in one round trip.
+        return ["; ".join(alone + emptied)] if connection.vendor == "postgresql" else emptied
 
     operations.sql_flush = sql_flush
     post_migrate.disconnect(create_contenttypes)

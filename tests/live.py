@@ -3,18 +3,23 @@
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
+
+if TYPE_CHECKING:
+    from tests.forking import Forker
 
 T = TypeVar("T")
 
@@ -23,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 120.0
 STOP_SECONDS = 40.0
 WAIT_SECONDS = 30.0
+SETTINGS = "tests.live_settings"
 # What the log of a healthy server never holds, whatever its clients do.
 TROUBLE = ("Traceback", "never retrieved", "never awaited", "Exception in ASGI")
 
@@ -187,6 +193,8 @@ class Server(Process):
     ``leaves_background`` it only accepts background responses. Servers with one ``directory`` share a database and,
     with one ``redis_url``, what is there; nothing else. ``arguments`` are more of `responses_ws_serve`, and ``wrapper``
     is a command that runs it.
+
+    Where that can be, it and its commands are forked from a process that has imported everything (`nursery`).
     """
 
     def __init__(
@@ -208,7 +216,7 @@ class Server(Process):
         home = directory / name
         self.tokens = TokenLog(home / "tokens.jsonl")
         environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.live_settings",
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
             "RESPONSES_WS_VAR": str(directory),
             "SECRET_KEY": "the-secret-of-a-server-that-lives-for-a-few-tests",
             "DEBUG": "0",
@@ -225,6 +233,19 @@ class Server(Process):
         self.database = directory / "db.sqlite3"
         command = [*wrapper, sys.executable, "manage.py", "responses_ws_serve", "--port", "0", *arguments]
         super().__init__(command, directory=home, environment=environment)
+
+    def launch(self) -> Any:
+        if not self._can_be_forked(self.command):
+            return super().launch()
+        return nursery().fork(self.command[1:], log=self.log, environment=self.environment, anew=True)
+
+    def _can_be_forked(self, command: Sequence[str]) -> bool:
+        # A supervisor starts its workers by the command that it was started with.
+        starts_others = {"--workers", "--max-memory"} & set(command)
+        is_ours = list(command[:2]) == [sys.executable, "manage.py"] and not starts_others
+        # With another set of apps it would be another process.
+        given = self.environment
+        return HAS_NURSERY and is_ours and given["DJANGO_SETTINGS_MODULE"] == SETTINGS and "UNFOLD" not in given
 
     def wait_until_ready(self) -> None:
         self.url = self.said(r"^Serving on (http://\S+)")[1]
@@ -255,15 +276,27 @@ class Server(Process):
 
     def run(self, *command: str) -> str:
         """Run a command in the server's environment; gives what it printed."""
-        result = subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=START_SECONDS
-        )
+        if self._can_be_forked(command):
+            result = nursery().call(list(command[1:]), environment=self.environment)
+        else:
+            result = subprocess.run(
+                command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=START_SECONDS
+            )
         if result.returncode:
             raise RuntimeError(f"{' '.join(command)}: {result.stdout}{result.stderr}")
         return result.stdout
 
     def migrate(self) -> None:
-        self.manage("migrate", "-v", "0")
+        """Make its database; of many that are alike the first one."""
+        if "DATABASE_URL" in self.environment or not HAS_NURSERY:
+            self.manage("migrate", "-v", "0")
+            return
+        template = nursery().directory / "migrated.sqlite3"
+        if not template.exists():
+            self.manage("migrate", "-v", "0")
+            shutil.copy(self.database, template)
+        elif not self.database.exists():
+            shutil.copy(template, self.database)
 
     def create_key(self, name: str, *, project: str = "default") -> str:
         return self.manage("responses_ws_createkey", name, "--project", project).strip()
@@ -281,6 +314,34 @@ class Server(Process):
         """The usage record of a response, once it has ended."""
         sql = "SELECT * FROM responses_ws_usagerecord WHERE response_id = ? AND status != 'in_progress'"
         return until(lambda: self.rows(sql, response_id), f"the usage record of {response_id}")[0]
+
+
+# Its children are waited for by file descriptors.
+HAS_NURSERY = hasattr(os, "pidfd_open")
+_nursery: "Forker | None" = None
+
+
+def nursery() -> "Forker":
+    """The process that all servers and commands of this test process are forked from. It starts when it is needed."""
+    global _nursery
+    if _nursery is None:
+        from tests.forking import Forker
+
+        directory = Path(tempfile.mkdtemp(prefix="responses_ws_nursery_"))
+        server = Server(directory=directory, engine_url="http://127.0.0.1:1/v1")
+        forker = Forker(directory=directory, environment=server.environment)
+        forker.start()
+        _nursery = forker
+    return _nursery
+
+
+def close_nursery() -> None:
+    """End it, and all that it still has."""
+    global _nursery
+    if _nursery is not None:
+        _nursery.stop()
+        shutil.rmtree(_nursery.directory, ignore_errors=True)
+        _nursery = None
 
 
 class Runner(Server):

@@ -60,6 +60,8 @@ class AppImage:
 
     def prepare(self, service: Service, place: Place) -> None:
         place.environment |= {"RESPONSES_WS_VAR": str(place.home), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
+        # As manage.py and Celery's app have it, if nothing is said.
+        place.environment["DJANGO_SETTINGS_MODULE"] = "project.settings"
 
     def command(self, command: tuple[str, ...], place: Place) -> list[str]:
         program, *arguments = [place.localise(word) for word in command]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from responses_ws.runtime.rates import SLOT_SECONDS
+from tests.forking import Forker
 from tests.live import ModelServer, Process, Redis, Server, TokenLog, until
 from tests.proxy import Proxy
 
 from .composefile import read_services
-from .forking import Forker
 from .images import ROOT, Place
 from .stack import Running, free_port
 from .turns import SECONDS, Client, History

@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 
+from tests.live import close_nursery
+
 from .chain import (
     Seen,
     ask_for_tool,
@@ -89,4 +91,8 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run())
+    try:
+        code = run()
+    finally:
+        close_nursery()
+    sys.exit(code)

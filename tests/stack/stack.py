@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+from tests.live import HAS_NURSERY, nursery
 
 from .composefile import Service, read_services
-from .images import ROOT, Place, Unavailable, stand_in
+from .images import ROOT, AppImage, Place, Unavailable, stand_in
 
 START_SECONDS = 120.0
 # Nothing in the tests runs for ten minutes; a server that needs this long does not drain, it hangs.
@@ -27,7 +30,7 @@ class Running:
         self.service = service
         self.place = place
         self.image = stand_in(service)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
         self.is_healthy = False
         self.next_check = 0.0
 
@@ -42,7 +45,11 @@ class Running:
         return base | {"HOME": str(self.place.home)} | given | self.place.environment
 
     def start(self) -> None:
+        self.is_healthy = False
         command = self.image.command(self.service.command, self.place)
+        if self.is_forked:
+            self.process = nursery().fork(command[1:], log=self.log, environment=self.environment(), anew=True)
+            return
         is_app = self.place.environment != {}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -56,12 +63,19 @@ class Running:
                 start_new_session=True,
                 user=self.place.user,
             )
-        self.is_healthy = False
+
+    @property
+    def is_forked(self) -> bool:
+        """From a process that has imported everything already."""
+        return HAS_NURSERY and isinstance(self.image, AppImage)
 
     def execute(self, command: tuple[str, ...], *, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a command as ``docker compose exec`` would."""
+        known = self.image.command(command, self.place)
+        if self.is_forked:
+            return nursery().call(known[1:], environment=self.environment(), seconds=seconds)
         return subprocess.run(
-            self.image.command(command, self.place),
+            known,
             cwd=ROOT,
             env=self.environment(),
             capture_output=True,

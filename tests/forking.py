@@ -1,18 +1,22 @@
 """Processes that start in a tenth of a second: forked from one that has imported everything.
 
-A test that kills forty servers has no time to import Django forty times. The parent runs nothing but this file: no
-thread, no event loop, no database connection; its children are servers, workers and snippets like any other.
+A test that kills forty servers has no time to import Django forty times, nor has a suite that starts a hundred. The
+parent runs nothing but this file: no thread, no event loop, no database connection; its children are servers, workers
+and snippets like any other.
 """
 
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from typing import Any
 from tests.live import ROOT, START_SECONDS, STOP_SECONDS, Process
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, see prctl(2)
-FORKER = [sys.executable, "-m", "tests.stack.forking"]
+FORKER = [sys.executable, "-m", "tests.forking"]
 
 
 class Child:
@@ -66,6 +70,7 @@ class Forker(Process):
 
     def __init__(self, *, directory: Path, environment: dict[str, str]) -> None:
         super().__init__(FORKER, directory=directory, environment=environment)
+        self._asking = threading.Lock()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -76,6 +81,8 @@ class Forker(Process):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                # Ctrl-C is for whoever has started it, who then ends its children as they want to be ended.
+                start_new_session=True,
             )
 
     def stop(self) -> int | None:
@@ -93,17 +100,45 @@ class Forker(Process):
 
     def ask(self, question: dict[str, Any]) -> Any:
         assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(question).encode() + b"\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
+        with self._asking:
+            self.process.stdin.write(json.dumps(question).encode() + b"\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
         assert answer, f"the forker has ended:\n{self.output()}"
         return json.loads(answer)
 
-    def fork(self, command: list[str], *, log: Path, environment: dict[str, str] | None = None) -> Child:
-        """Run ``manage.py …``, ``celery …`` or ``-c code`` in a child; its output goes to ``log``."""
+    def fork(
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        errors: Path | None = None,
+        environment: dict[str, str] | None = None,
+        anew: bool = False,
+    ) -> Child:
+        """Run ``manage.py …``, ``celery …``, ``-m module …`` or ``-c code`` in a child. Its output goes to ``log``,
+        what is for stderr to ``errors``, if these are named.
+
+        ``environment`` is what it has beside the parent's, or ``anew`` all that it has: its settings are read again.
+        """
         log.touch()
-        pid = self.ask({"command": command, "log": str(log), "environment": environment or {}})
-        return Child(self, pid)
+        question = {"command": command, "log": str(log), "errors": str(errors or log)}
+        return Child(self, self.ask(question | {"environment": environment or {}, "anew": anew}))
+
+    def call(self, command: list[str], *, environment: dict[str, str], seconds: float = START_SECONDS) -> Any:
+        """As `subprocess.run`, with all that it prints."""
+        paths = [self.directory / f"call-{time.monotonic_ns()}-{name}.txt" for name in ("output", "errors")]
+        child = self.fork(command, log=paths[0], errors=paths[1], environment=environment, anew=True)
+        try:
+            status = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise
+        printed = [path.read_text() for path in paths]
+        for path in paths:
+            path.unlink()
+        return subprocess.CompletedProcess(command, status, *printed)
 
     def run(self, code: str, *, name: str = "snippet") -> str:
         """Run Python with Django set up; gives what it printed. Raises RuntimeError where it fails."""
@@ -135,18 +170,22 @@ def serve() -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def become(command: list[str], log: str, environment: dict[str, str]) -> None:
+def become(command: list[str], log: str, errors: str, environment: dict[str, str], *, anew: bool) -> None:
     """In the child: never returns."""
     # A group of its own: what it forks is killed with it. And it does not outlive its parent, whatever becomes of that.
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    output, error = (os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) for path in (log, errors))
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+    for source, target in ((nothing, 0), (output, 1), (error, 2)):
         os.dup2(source, target)
-    os.environ.update(environment)
     code: Any = 1
     try:
+        if anew:
+            os.environ.clear()
+        os.environ.update(environment)
+        if anew:
+            read_settings()
         run(command)
         code = 0
     except SystemExit as exit:
@@ -157,6 +196,33 @@ def become(command: list[str], log: str, environment: dict[str, str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)
+
+
+def read_settings() -> None:
+    """As this process would have them, had it begun with its environment. Installed apps stay as they were."""
+    from asgiref.local import Local
+    from django.conf import Settings, settings
+    from django.db import connections
+    from django.utils.log import configure_logging
+
+    from responses_ws.conf import app_settings
+
+    name = os.environ["DJANGO_SETTINGS_MODULE"]
+    for module in ("project.settings", name):
+        if module in sys.modules:
+            importlib.reload(sys.modules[module])
+    installed = settings.INSTALLED_APPS
+    settings._wrapped = Settings(name)
+    for cached in [key for key in vars(settings) if key.isupper()]:
+        del vars(settings)[cached]
+    assert installed == settings.INSTALLED_APPS, "these cannot be changed"
+    vars(connections).pop("settings", None)
+    connections._settings = None
+    connections._connections = Local(connections.thread_critical)
+    configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)
+    app_settings.reload(setting="RESPONSES_WS")
+    # It looks for static files where it is imported.
+    sys.modules.pop("project.asgi", None)
 
 
 def run(command: list[str]) -> None:
@@ -170,6 +236,9 @@ def run(command: list[str]) -> None:
         from celery.bin.celery import celery
 
         celery(command[1:], auto_envvar_prefix="CELERY")
+    elif command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     elif command[0] == "-c":
         exec(command[1], {"__name__": "__main__"})
     else:
