@@ -46,7 +46,7 @@ class SinkFilter(admin.SimpleListFilter):
 
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyAdmin):
-    list_display = ("response", "kind", "sink", "organization", "amount", "condition", "tries", "due_at", "error")
+    list_display = ("response", "sink", "condition", "error", "tries", "due_at", "kind", "amount", "organization")
     list_filter = (StateFilter, SinkFilter, "journal__organization")
     list_select_related = ("journal__organization",)
     search_fields = ("journal__usage__response_id__startswith",)

@@ -124,7 +124,7 @@ def _deliver_to(sink: Sink, seconds: float) -> int:
         if not claimed:
             break
         faultpoint("deliver.claimed")
-        outcomes = async_to_sync(_tell)(sink, claimed)
+        outcomes = async_to_sync(_tell)(sink, claimed, min(ends_at, time.monotonic() + BATCH_SECONDS))
         _note(claimed, outcomes, timezone.now())
         faultpoint("deliver.noted")
         arrived += sum(outcome is None for outcome in outcomes.values())
@@ -150,9 +150,8 @@ def _claim(sink: Sink, now: datetime) -> list[Delivery]:
     return claimed
 
 
-async def _tell(sink: Sink, claimed: Sequence[Delivery]) -> Outcomes:
-    """Tell the lanes of a batch, some at once, until one cannot be told or time is up."""
-    ends_at = time.monotonic() + BATCH_SECONDS
+async def _tell(sink: Sink, claimed: Sequence[Delivery], ends_at: float) -> Outcomes:
+    """Tell the lanes of a batch, some at once, until one cannot be told or time is up (by the monotonic clock)."""
     outcomes: Outcomes = {}
     lanes: dict[str, list[tuple[Delivery, Message]]] = defaultdict(list)
     for delivery in claimed:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -373,3 +374,17 @@ def test_workers_at_once_tell_each_entry_once(books: Receiver) -> None:
     assert sorted(books.ids) == sorted(Journal.objects.values_list("idempotency_key", flat=True))
     assert not Delivery.objects.unsent().exists()
     assert Organization.objects.count() == 2
+
+
+def test_time_that_is_up_leaves_the_rest_as_it_was(books: Receiver) -> None:
+    """A receiver that is slow and well would keep a worker until it is killed."""
+    bill(3)
+
+    assert deliveries.deliver(seconds=-1) == 0
+    (sink,) = deliveries.sinks.all()
+    claimed = deliveries._claim(sink, timezone.now())
+    deliveries._note(claimed, async_to_sync(deliveries._tell)(sink, claimed, 0.0), timezone.now())
+
+    assert books.heard == []
+    assert Delivery.objects.filter(tries=0, first_tried_at=None).count() == 3
+    assert deliveries.deliver() == 3
