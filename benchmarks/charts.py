@@ -145,7 +145,8 @@ def turn_overhead(found: dict[str, Any]) -> str | None:
 def peers(found: dict[str, Any]) -> str | None:
     """What each server adds to a turn."""
     column = "added ms/turn"
-    values = {figure["row"]: figure["median"] for figure in found["figures"] if figure["column"] == column}
+    figures = [figure for figure in found["figures"] if figure["column"] == column]
+    values = {figure["row"]: figure["median"] for figure in figures if not figure["row"].endswith("passed on")}
     ranked = dict(sorted(values.items(), key=lambda pair: pair[1]))
     ours = [row for row in ranked if row.startswith("responses_ws")]
     return bars("Milliseconds added to a turn of 10 tokens", {"": ranked}, unit="ms", ours=ours) if ranked else None

@@ -1,8 +1,7 @@
 """What sockets cost that do nothing, one that does not read, and one that waits for the database.
 
-``python -m benchmarks.idle`` holds a thousand sockets open, without a turn and with one behind each, and some with long
-chains; lets a client leave 40 MB unread; and has one socket wait half a second for a read while another runs its turns.
-Linux only.
+``python -m benchmarks.idle`` holds many sockets open, without a turn, with one behind each, and with long chains; lets
+a client leave 40 MB unread; and has one socket wait half a second for a read while another runs its turns. Linux only.
 """
 
 import contextlib
@@ -11,12 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from .crowd import COMPLETED, create, opened
 from .figures import Findings, arguments
-from .loop import Load, tool_outputs
+from .loop import ASKED_IN, Load, tool_outputs
 from .stack import Server, fake_engine, responses_server
 from .ways import TERMINAL, HttpKeep, Peer, Way, WebSocket, dumps
 from .wire import BenchmarkError, frame, hear, turn_ended
@@ -68,43 +68,36 @@ def heard(sock: socket.socket, message: bytes) -> float:
     return answer.ended_at - started
 
 
-def a_socket(server: Server, sockets: int, message: bytes | None) -> float:
-    """KiB for each of so many sockets, with one turn behind it where a ``message`` asks for one."""
+def a_socket(server: Server, sockets: int, message: bytes | None, held: contextlib.ExitStack) -> float:
+    """KiB for each of so many more sockets, with one turn behind it where a ``message`` asks for one.
 
-    def hold(number: int, held: contextlib.ExitStack) -> None:
-        for sock in opened(server, number, timeout=TURN_SECONDS):
-            held.callback(sock.close)
-            if message:
-                heard(sock, message)
-
-    with contextlib.ExitStack() as held:
-        hold(WARM_UP_SOCKETS, held)
-        before = settled(server)
-        hold(sockets, held)
-        return (settled(server) - before) / sockets / KIB
+    They stay open until ``held`` is closed: what is given back is not missed by those that come next.
+    """
+    before = settled(server)
+    for sock in opened(server, sockets, timeout=TURN_SECONDS):
+        held.callback(sock.close)
+        if message:
+            heard(sock, message)
+    return (settled(server) - before) / sockets / KIB
 
 
-def chain_to_json(server: Server, engine: str, sockets: int, turns: int) -> float:
-    """What long chains take in memory, as a multiple of their items' JSON."""
+def chain_to_json(server: Server, engine: str, sockets: int, turns: int, held: contextlib.ExitStack) -> float:
+    """What so many more chains take in memory, as a multiple of their items' JSON. They stay until ``held`` closes."""
     peer = Peer(server.url, server.key, ANSWER[engine], TURN_SECONDS)
-    with contextlib.ExitStack() as held:
 
-        def hold(way: Way) -> Way:
-            held.enter_context(contextlib.closing(way)).open()
-            outputs = tool_outputs()
-            for number in range(turns):
-                way.turn(next(outputs) if number else "")
-            return way
+    def hold(way: Way) -> None:
+        held.enter_context(contextlib.closing(way)).open()
+        outputs = tool_outputs()
+        for number in range(turns):
+            way.turn(next(outputs) if number else "")
 
-        # A client that sends all of it again has all of it.
-        resending = hold(HttpKeep(peer))
-        assert isinstance(resending, HttpKeep), "made just now"
-        items = sum(len(item) + 1 for item in resending.items)
+    # A client that sends all of it again has all of it.
+    resending = HttpKeep(peer)
+    hold(resending)
+    before = settled(server)
+    for _ in range(sockets):
         hold(WebSocket(peer))
-        before = settled(server)
-        for _ in range(sockets):
-            hold(WebSocket(peer))
-        return (settled(server) - before) / (sockets * items)
+    return (settled(server) - before) / (sockets * sum(len(item) + 1 for item in resending.items))
 
 
 def unread(server: Server) -> float:
@@ -148,8 +141,10 @@ def beside_a_slow_read(server: Server, turns: int) -> tuple[list[float], list[fl
 def main(given: Sequence[str] | None = None) -> int:
     """Run and print. 1 where something went wrong."""
     parser = arguments("benchmarks.idle", __doc__, rounds=3)
-    parser.add_argument("--sockets", type=int, default=1000)
-    parser.add_argument("--chains", type=int, default=20, help="whose memory is compared with their JSON")
+    parser.add_argument("--sockets", type=int, default=500, help="more of each kind in each round")
+    parser.add_argument(
+        "--chains", type=int, default=20, help="more in each round, whose memory is compared with their JSON"
+    )
     parser.add_argument("--turns", type=int, default=100, help="of such a chain")
     parser.add_argument("--slow-reads", type=int, default=5, help="of each round")
     options = parser.parse_args(given)
@@ -162,27 +157,28 @@ def main(given: Sequence[str] | None = None) -> int:
         ("idle socket with a cached turn of 2k tokens, messages", create(ANSWER["chat"], text), 56),
         ("idle socket with a cached turn of 2k tokens, token ids", create(ANSWER["ids"], text), 56),
     )
+    slow = {"ASGI_APPLICATION": "benchmarks.slow_reads.application"}
     try:
         with fake_engine(MODELS) as engine:
             for row, message, most in rows:
-                found = []
-                for _ in range(options.rounds):
-                    # What one measurement has left behind in the allocator would be in the next one's.
-                    with responses_server(engine.url, MODELS) as server:
-                        found.append(a_socket(server, options.sockets, message))
+                # What one kind has left behind in the allocator would be in the next one's figures.
+                with contextlib.ExitStack() as held:
+                    server = held.enter_context(responses_server(engine.url, MODELS))
+                    a_socket(server, WARM_UP_SOCKETS, message, held)
+                    found = [a_socket(server, options.sockets, message, held) for _ in range(options.rounds)]
                 findings.add("memory", row, "KiB", found, at_most=most)
             for name in ANSWER:
-                found = []
-                for _ in range(options.rounds):
-                    with responses_server(engine.url, MODELS) as server:
-                        found.append(chain_to_json(server, name, options.chains, options.turns))
-                row = f"a chain of {options.turns} turns, {'messages' if name == 'chat' else 'token ids'}"
-                findings.add("memory of a chain", row, "÷ its JSON", found, at_most=2)
-            slow = {"ASGI_APPLICATION": "benchmarks.slow_reads.application"}
+                with contextlib.ExitStack() as held:
+                    server = held.enter_context(responses_server(engine.url, MODELS))
+                    chains = partial(chain_to_json, server, name, turns=options.turns, held=held)
+                    chains(sockets=1)
+                    ratios = [chains(sockets=options.chains) for _ in range(options.rounds)]
+                row = f"a chain of {options.turns} turns, {ASKED_IN[name]}"
+                findings.add("memory of a chain", row, "÷ its JSON", ratios, at_most=2)
             with responses_server(engine.url, MODELS, settings=slow) as server:
-                held = [unread(server) for _ in range(options.rounds)]
-                findings.add("a client that does not read", "40 MB unread", "more MiB", held, at_most=4)
+                more = [unread(server) for _ in range(options.rounds)]
                 pairs = [beside_a_slow_read(server, options.slow_reads) for _ in range(options.rounds)]
+            findings.add("a client that does not read", "40 MB unread", "more MiB", more, at_most=4)
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
         return 1

@@ -21,6 +21,7 @@ OURS = "responses_ws"
 OUR_WAYS = ("http-keep", "http-prev", "ws")
 TURN_SECONDS = 60.0
 WARM_UP_TURNS = 3
+PASSED_ON = ", passed on"
 Entrant = tuple[str, str]
 """A server's name, and the way in which it is asked."""
 SOCKET: Entrant = (OURS, "ws")
@@ -36,14 +37,29 @@ CLAIMS: tuple[tuple[str, str, Entrant, float], ...] = (
 class Race:
     """Everybody who takes part. Who cannot do a way drops out of it with a note, and the others go on."""
 
-    def __init__(self, engine: Server, servers: dict[str, Server], ways: dict[str, Sequence[str]]) -> None:
+    def __init__(self, engine: Server) -> None:
         self.engine = engine
-        self.servers = servers
-        self.entrants: list[Entrant] = [(name, way) for name, its in ways.items() for way in its]
+        self.servers: dict[str, Server] = {}
+        self.entrants: list[Entrant] = []
+        self.prefixes: dict[Entrant, str] = {}
+        """What stands before the names of models, where something does."""
+        self.passed_on: set[Entrant] = set()
+        """Whose requests go to the engine's own Responses API as they are."""
         self.dropped: dict[Entrant, str] = {}
+
+    def join(self, name: str, server: Server, ways: Sequence[str], product: Product | None = None) -> None:
+        self.servers[name] = server
+        self.entrants += [(name, way) for way in ways]
+        if product:
+            self.prefixes |= {(name, way): prefix for way, prefix in product.prefixes.items()}
+            self.passed_on |= {(name, way) for way in product.passed_on}
+
+    def row(self, entrant: Entrant) -> str:
+        return label(entrant) + (PASSED_ON if entrant in self.passed_on else "")
 
     def peer(self, entrant: Entrant, model: str) -> Peer:
         server = self.servers[entrant[0]]
+        model = self.prefixes.get(entrant, "") + model
         return Peer(server.url, server.key, model, TURN_SECONDS, is_ours=entrant[0] == OURS)
 
     def rounds(self, number: int) -> Sequence[Entrant]:
@@ -95,7 +111,7 @@ def chains(race: Race, findings: Findings, load: Load, rounds: int) -> None:
                 print(f"  {label(entrant)}: {rollout.seconds:.3f} s", file=sys.stderr, flush=True)
     table = f"chains of {load.turns} turns, {load.tokens} tokens each"
     for entrant, pairs in sorted(found.items(), key=lambda pair: race.entrants.index(pair[0])):
-        row = label(entrant)
+        row = race.row(entrant)
         findings.add(table, row, ADDED, [added(one, direct, "seconds") for one, direct in pairs])
         first = [added(one, direct, "first_token") for one, direct in pairs]
         findings.add(table, row, "added ms to the first token", first)
@@ -116,15 +132,16 @@ def streams(race: Race, findings: Findings, tokens: int, rounds: int) -> None:
     table = f"one answer of {tokens} tokens as fast as it comes"
     for entrant, measured in sorted(found.items(), key=lambda pair: race.entrants.index(pair[0])):
         speeds, costs = zip(*measured, strict=True)
-        findings.add(table, label(entrant), SPEED, speeds)
-        findings.add(table, label(entrant), "CPU µs/token", costs)
+        findings.add(table, race.row(entrant), SPEED, speeds)
+        findings.add(table, race.row(entrant), "CPU µs/token", costs)
 
 
 def winners(findings: Findings) -> list[str]:
-    """Who is best at what, in Markdown."""
+    """Who is best at what, in Markdown, among those that know what a turn is."""
     lines = ["| | first | | second | |", "| --- | --- | ---: | --- | ---: |"]
     for column in dict.fromkeys(figure.column for figure in findings.figures):
         figures = [figure for figure in findings.figures if figure.column == column]
+        figures = [figure for figure in figures if not figure.row.endswith(PASSED_ON)]
         ranked = sorted(figures, key=lambda figure: figure.median, reverse=column == SPEED)
         cells = [cell for figure in ranked[:2] for cell in (figure.row, said(figure.median))]
         lines.append(f"| {column} | {' | '.join(cells)} |")
@@ -161,19 +178,24 @@ def main(given: Sequence[str] | None = None) -> int:
     chosen = [product for product in PRODUCTS if product.name in options.peers.split(",")]
     load = Load(options.turns, options.tokens, 0)
     findings = Findings("benchmarks.peers", options.rounds, given)
+    models = [load.model, Load(1, options.stream, 0).model]
     with contextlib.ExitStack() as stack:
         try:
-            engine = stack.enter_context(fake_engine([load.model, Load(1, options.stream, 0).model]))
-            servers, ways = {OURS: stack.enter_context(responses_server(engine.url))}, {OURS: OUR_WAYS}
+            race = Race(stack.enter_context(fake_engine(models)))
+            race.join(OURS, stack.enter_context(responses_server(race.engine.url)), OUR_WAYS)
         except BenchmarkError as error:
             print(f"benchmark failed: {error}", file=sys.stderr)
             return 2
         for product in chosen:
-            join(product, options.environments, engine, servers, ways, stack, findings)
-        race = Race(engine, servers, ways)
+            findings.notes.append(join(race, product, options.environments, models, stack))
         chains(race, findings, load, options.rounds)
         streams(race, findings, options.stream, options.rounds)
     findings.notes += [f"{label(entrant)} dropped out. {why}" for entrant, why in race.dropped.items()]
+    if race.passed_on:
+        findings.notes.append(
+            "“Passed on”: the request goes to the engine's own Responses API as it is, and the server knows nothing of "
+            "the turn. What that adds is told, and not compared."
+        )
     told, is_lost = claims(findings)
     findings.notes += ["\n".join(winners(findings)), "\n".join(told)]
     findings.tell(options.json)
@@ -182,24 +204,15 @@ def main(given: Sequence[str] | None = None) -> int:
     return 1 if is_lost else 0
 
 
-def join(
-    product: Product,
-    environments: Path,
-    engine: Server,
-    servers: dict[str, Server],
-    ways: dict[str, Sequence[str]],
-    stack: contextlib.ExitStack,
-    findings: Findings,
-) -> None:
-    """Install and start one of the others; who cannot be is left out, with a note."""
+def join(race: Race, product: Product, environments: Path, models: Sequence[str], stack: contextlib.ExitStack) -> str:
+    """Install and start one of the others; a note about it. Who cannot be is left out."""
     try:
         programs = installed(product, environments)
-        servers[product.name] = stack.enter_context(started(product, programs, engine))
+        server = stack.enter_context(started(product, programs, race.engine, models))
     except (BenchmarkError, OSError) as error:
-        findings.notes.append(f"{product.name} is not among them. {error}")
-        return
-    ways[product.name] = product.ways
-    findings.notes.append(f"{product.name} {version_of(product, programs)}, one worker, as it comes.")
+        return f"{product.name} is not among them. {error}"
+    race.join(product.name, server, product.ways, product)
+    return f"{product.name} {version_of(product, programs)}, one worker, as it comes."
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,12 +29,14 @@ KEY = "sk-benchmark"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one is started: its programs, a directory for its files, its port, the engine's URL, ending in ``/v1``."""
+    """Where one is started: its programs, a directory for its files, its port, and what it is to serve."""
 
     programs: Path
     home: Path
     port: int
     engine: str
+    """The engine's URL, ending in ``/v1``."""
+    models: Sequence[str]
 
     @property
     def engine_root(self) -> str:
@@ -52,14 +54,21 @@ class Product:
     environment: dict[str, str] = field(default_factory=dict)
     ready: str = "/health"
     """A path that answers when it serves."""
+    prefixes: dict[str, str] = field(default_factory=dict)
+    """What stands before the names of models, by way."""
+    passed_on: tuple[str, ...] = ()
+    """Ways in which it hands requests to the engine's own Responses API as they are, and knows nothing of the turn."""
 
 
 def _litellm(place: Place) -> list[str]:
     told = {"api_base": place.engine, "api_key": KEY}
-    models = [
-        {"model_name": "fake-*", "litellm_params": {"model": "openai/fake-*", **told}},
-        {"model_name": "chat/fake-*", "litellm_params": {"model": "hosted_vllm/fake-*", **told}},
-    ]
+    # Of a model that it does not know it would not stream.
+    streams = {"model_info": {"supports_native_streaming": True}}
+    models = []
+    for model in place.models:
+        models.append({"model_name": model, "litellm_params": {"model": f"openai/{model}", **told}, **streams})
+        # Its WebSocket mode reaches an engine without TLS through its adapter for chat completions only.
+        models.append({"model_name": f"chat-{model}", "litellm_params": {"model": f"hosted_vllm/{model}", **told}})
     config = place.home / "config.yaml"
     # YAML is a superset of JSON.
     config.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": KEY}}))
@@ -73,9 +82,10 @@ PRODUCTS = (
         lambda place: [
             str(place.programs / "agentic-api"),
             *("serve", "--vllm-base-url", place.engine_root),
-            *("--gateway-host", "127.0.0.1", "--gateway-port", str(place.port)),
+            *("--host", "127.0.0.1", "--port", str(place.port)),
         ],
         ("http-keep", "http-prev", "ws"),
+        passed_on=("http-keep",),
     ),
     Product(
         "smg",
@@ -84,8 +94,10 @@ PRODUCTS = (
             str(place.programs / "smg"),
             *("launch", "--worker-urls", place.engine_root, "--host", "127.0.0.1", "--port", str(place.port)),
             *("--backend", "openai", "--history-backend", "memory", "--prometheus-port", str(free_port())),
+            *("--log-level", "warn"),
         ],
         ("http-keep", "http-prev"),
+        passed_on=("http-keep",),
     ),
     Product(
         "LiteLLM",
@@ -94,6 +106,7 @@ PRODUCTS = (
         ("http-keep", "ws"),
         {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_DOCS": "True"},
         ready="/health/liveliness",
+        prefixes={"ws": "chat-"},
     ),
 )
 
@@ -132,7 +145,7 @@ def version_of(product: Product, programs: Path) -> str:
 
 
 @contextlib.contextmanager
-def started(product: Product, programs: Path, engine: Server) -> Iterator[Server]:
+def started(product: Product, programs: Path, engine: Server, models: Sequence[str]) -> Iterator[Server]:
     """The product in front of our engine, on loopback; it ends with the block.
 
     Raises:
@@ -140,7 +153,7 @@ def started(product: Product, programs: Path, engine: Server) -> Iterator[Server
     """
     with tempfile.TemporaryDirectory(prefix="responses-ws-peer-", ignore_cleanup_errors=True) as directory:
         home = Path(directory)
-        place = Place(programs, home, free_port(), engine.url)
+        place = Place(programs, home, free_port(), engine.url, models)
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         environment = kept | {"HOME": directory, "OPENAI_API_KEY": KEY} | product.environment
         log = home / "log.txt"

@@ -61,8 +61,9 @@ def test_a_turn_that_fails_ends_the_benchmark(server):
 def test_idle_holds_sockets_and_waits_for_a_slow_read(server, monkeypatch):
     monkeypatch.setattr(idle, "SETTLED_SECONDS", 0.05)
 
-    kib = idle.a_socket(server, 20, idle.create(idle.ANSWER["chat"]))
-    ratio = idle.chain_to_json(server, "chat", 1, 2)
+    with contextlib.ExitStack() as held:
+        kib = idle.a_socket(server, 20, idle.create(idle.ANSWER["chat"]), held)
+        ratio = idle.chain_to_json(server, "chat", 1, 2, held)
     alone, beside = idle.beside_a_slow_read(server, 1)
 
     assert kib < 4096
@@ -84,8 +85,9 @@ def test_every_door_is_answered(server):
 
 def test_who_does_not_keep_the_history_drops_out_of_the_race(engine, server, findings):
     # The engine has a Responses API of its own, which remembers nothing.
-    servers = {peers.OURS: server, "stateless": engine}
-    race = peers.Race(engine, servers, {peers.OURS: ("ws",), "stateless": ("http-keep", "http-prev")})
+    race = peers.Race(engine)
+    race.join(peers.OURS, server, ["ws"])
+    race.join("stateless", engine, ["http-keep", "http-prev"])
 
     peers.chains(race, findings, Load(12, 5, 0), 1)
     peers.streams(race, findings, 50, 1)
@@ -95,14 +97,14 @@ def test_who_does_not_keep_the_history_drops_out_of_the_race(engine, server, fin
     assert {(row, "added ms/turn") for row in ("responses_ws ws", "stateless http-keep")} <= cells(findings)
 
 
-def test_a_product_that_cannot_be_had_is_left_out_with_a_note(engine, findings, tmp_path: Path):
+def test_a_product_that_cannot_be_had_is_left_out_with_a_note(engine, tmp_path: Path):
     broken = peers.Product("broken", ("broken==1",), lambda _place: [], ("ws",))
     no_directory = tmp_path / "file"
     no_directory.touch()
-    servers, ways = {}, {}
+    race = peers.Race(engine)
 
     with contextlib.ExitStack() as stack:
-        peers.join(broken, no_directory, engine, servers, ways, stack, findings)
+        note = peers.join(race, broken, no_directory, [], stack)
 
-    assert (servers, ways) == ({}, {})
-    assert findings.notes[0].startswith("broken is not among them.")
+    assert note.startswith("broken is not among them.")
+    assert race.entrants == []
