@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import psycopg
+
 from tests.live import Redis
 
 from .durability import postgres
@@ -49,6 +51,20 @@ def loops(load: Load, servers: dict[str, Server], rounds: int) -> dict[str, list
     return found
 
 
+def billed(database: dict[str, str]) -> str:
+    """How much of it the worker has done: without it nothing would have been compared.
+
+    Raises:
+        BenchmarkError: nothing is billed.
+    """
+    question = "SELECT count(*), count(billed_at) FROM written.responses_ws_usagerecord"
+    with psycopg.connect(host=database["PGHOST"], user="postgres", dbname="postgres") as connection:
+        records, done = connection.execute(question).fetchone() or (0, 0)
+    if not done:
+        raise BenchmarkError(f"none of {records} usage records is billed")
+    return f"{done} of {records} usage records were billed when the last loop ended."
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Run and print. 1 where something went wrong."""
     parser = arguments("benchmarks.writes", __doc__, rounds=3)
@@ -79,6 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
                     findings.add(f"{load}, end to end", f"writes {name}", "s", [one.seconds for one in rollouts])
                 ratios = [on.seconds / off.seconds for on, off in zip(found["on"], found["off"], strict=True)]
                 findings.add(f"{load}, end to end", f"on ÷ off at {load.rate}/s", "ratio", ratios, at_most=1.1)
+            findings.notes.append(billed(database))
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
         return 1
