@@ -70,7 +70,7 @@ async def asked(client: AsyncClient, given: Any, **fields: Any) -> str:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_has_told_nothing_runs_again_elsewhere(client: AsyncClient, stream: bool) -> None:
-    response_id = await asked(client, "!ttft 300 hello", stream=stream)
+    response_id = await asked(client, "!ttft 1000 hello", stream=stream)
     queued = (await get(client, response_id)).json()
     await die(response_id)
 
@@ -125,7 +125,7 @@ async def test_a_run_without_listeners_begins_again_whatever_it_had_made(client:
 
 async def test_the_process_that_was_thought_dead_has_lost(client: AsyncClient, caplog: Any) -> None:
     """It goes on, and finds at its next write that another one has taken over: one of them tells the end."""
-    response_id = await asked(client, "!ttft 500 !tokens 10 !rate 20 hello", stream=True)
+    response_id = await asked(client, "!ttft 1000 !tokens 10 !rate 20 hello", stream=True)
     late = running_jobs.running.pop(response_id)
     await BackgroundRun.objects.aupdate(lease_until=timezone.now())
 
@@ -184,7 +184,7 @@ async def test_a_response_that_kills_its_processes_does_not_go_on_for_ever(clien
 
 async def test_a_repeat_of_its_request_finds_it_wherever_it_runs(client: AsyncClient, api_key: ApiKey) -> None:
     once = OnceClient(api_key.secret)
-    body = {"model": "scripted", "input": "!ttft 300 hello", "background": True}
+    body = {"model": "scripted", "input": "!ttft 1000 hello", "background": True}
     first = (await post(once, body)).json()
     await until_status(client, first["id"], "in_progress")
     await die(first["id"])
@@ -227,7 +227,7 @@ async def test_a_draining_process_hands_back_what_has_told_nothing(client: Async
 
 async def test_a_conversation_goes_with_the_run(client: AsyncClient) -> None:
     created = (await client.post("/v1/conversations", b"{}", content_type="application/json")).json()
-    response_id = await asked(client, "!ttft 300 hello", conversation=created["id"])
+    response_id = await asked(client, "!ttft 1000 hello", conversation=created["id"])
     holder = (await Conversation.objects.aget()).holder
     await die(response_id)
 
