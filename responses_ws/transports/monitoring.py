@@ -116,7 +116,6 @@ async def _everywhere() -> list[Gauge]:
     """What the database says, the same from every process; nothing while it does not answer."""
     try:
         now = await owed.get(within=DATABASE_SECONDS)
-        sinks = await undelivered.get(within=DATABASE_SECONDS) if app_settings.BILLING_SINKS else []
     except (ApiError, Error, TimeoutError):
         return []
     waiting = now.pulse.waiting.total_seconds() if now.pulse.waiting is not None else 0.0
@@ -147,7 +146,7 @@ async def _everywhere() -> list[Gauge]:
             "responses_ws_undelivered",
             "Entries of the ledger that a sink has not been told of.",
             ("sink", "state"),
-            [((row["sink"], state), row[state]) for row in sinks for state in ("waiting", "given_up")],
+            [((row["sink"], state), row[state]) for row in now.sinks for state in ("waiting", "given_up")],
         ),
     ]
 
@@ -165,16 +164,15 @@ class Owed(msgspec.Struct, frozen=True):
     """Background responses that no process runs."""
     background_seconds: float
     """Since the first of them has waited."""
+    sinks: list[dict[str, Any]]
+    """As `DeliveryQuerySet.by_sink` has them."""
 
 
 def _owed() -> Owed:
     now = timezone.now()
     count, oldest = BackgroundRun.objects.backlog(now)
-    return Owed(pulse.take(now), count, (now - oldest).total_seconds() if oldest is not None else 0.0)
-
-
-def _undelivered() -> list[dict[str, Any]]:
-    return list(Delivery.objects.by_sink())
+    sinks = list(Delivery.objects.by_sink()) if app_settings.BILLING_SINKS else []
+    return Owed(pulse.take(now), count, (now - oldest).total_seconds() if oldest is not None else 0.0, sinks)
 
 
 def _unready(status: str, **detail: str) -> HttpResponse:
@@ -188,4 +186,3 @@ def _told(detail: dict[str, str], *, status: int = 200) -> HttpResponse:
 # Health checks need no key: however many come, one of them asks the database.
 database_answers = Recent(lambda: dbpool.run(_select), seconds=SECONDS_READY)
 owed = Recent(lambda: dbpool.run(_owed), seconds=SECONDS_OWED)
-undelivered = Recent(lambda: dbpool.run(_undelivered), seconds=SECONDS_OWED)

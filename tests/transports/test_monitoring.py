@@ -11,9 +11,10 @@ from django.test import AsyncClient
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from responses_ws.billing import ledger
 from responses_ws.engines.base import EngineError
 from responses_ws.engines.registry import registry
-from responses_ws.models import ApiKey, BackgroundRun, Heartbeat, UsageRecord, WebSocketShare
+from responses_ws.models import ApiKey, BackgroundRun, Delivery, Heartbeat, Project, UsageRecord, WebSocketShare
 from responses_ws.protocol.usage import Usage
 from responses_ws.runtime import background, connections, dbpool, drain, metrics
 from responses_ws.serving.admission import Principal
@@ -23,6 +24,7 @@ from responses_ws.tasks import reap
 from responses_ws.testing import ResponsesCommunicator
 from responses_ws.transports import monitoring
 from responses_ws.transports.shares import shares
+from tests.billing.rows import make_record
 from tests.serving.bytes_model import BytesEngine
 from tests.serving.turns import Chains, asked, events_of, response_of
 from tests.waiting import until
@@ -324,6 +326,24 @@ async def test_unbilled_records_and_the_age_of_the_oldest_are_told(principal: Pr
 
     assert seen("responses_ws_unbilled_records") == 2
     assert 3600 <= (seen("responses_ws_unbilled_oldest_seconds") or 0) < 3700
+
+
+async def test_what_sinks_have_not_been_told_is_told(project: Project, settings: Any) -> None:
+    hook = {"SINK": "responses_ws.billing.sinks.webhook.Webhook", "URL": "https://books.example.com/"}
+    set_up(settings, METRICS_TOKEN=TOKEN, BILLING_SINKS={"books": hook})
+
+    def fill() -> None:
+        for _ in range(3):
+            make_record(project)
+        ledger.bill_all()
+        Delivery.objects.filter(pk=Delivery.objects.earliest("pk").pk).update(due_at=None)
+
+    await dbpool.run(fill)
+
+    seen = await scrape()
+
+    assert seen("responses_ws_undelivered", sink="books", state="waiting") == 2
+    assert seen("responses_ws_undelivered", sink="books", state="given_up") == 1
 
 
 async def test_how_long_beat_is_silent_is_told_once_it_was_heard(principal: Principal, settings: Any) -> None:
