@@ -33,8 +33,8 @@ class StripeOptions(msgspec.Struct, rename="upper", kw_only=True):
     """Of the meter, which adds up (``sum``) what it is told."""
     value: Literal["owed_nano", "amount_nano", "input_tokens", "output_tokens", "tool_calls", "responses"] = "owed_nano"
     """What is counted. ``owed_nano``: what is owed after credit that was granted here, in 10⁻⁹ of the currency; its
-    price at Stripe is 0.0000001 cents a unit. ``amount_nano``: the same before credit. Or tokens, for prices that
-    Stripe knows."""
+    price at Stripe is 0.0000001 cents a unit, or 0.000000001 where there are no cents. ``amount_nano``: the same
+    before credit. Or tokens, for prices that Stripe knows."""
     url: str = "https://api.stripe.com/v1/billing/meter_events"
 
 
