@@ -346,4 +346,5 @@ def _short_time(ms: float) -> str:
 
 
 def _pair(half: float | None, most: float | None) -> str:
-    return "–" if half is None else f"{milliseconds(half)}, {milliseconds(most)}"
+    """Two times, between which alone a line may break."""
+    return "–" if half is None else ", ".join(milliseconds(one).replace(" ", "\u00a0") for one in (half, most))
