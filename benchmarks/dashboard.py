@@ -6,7 +6,6 @@ every question of the dashboard of it, opens the pages, and prints one table. Po
 
 import argparse
 import contextlib
-import dataclasses
 import importlib
 import os
 import shlex
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import django
 
@@ -117,38 +116,51 @@ def pages() -> dict[str, Question]:
     return {name: lambda path=path: opened(path) for name, path in paths.items()}
 
 
-@dataclasses.dataclass
-class Statements:
-    """Counts what the database is asked, and for how long, as a wrapper of Django's."""
+class Round(NamedTuple):
+    """One answer to a question: milliseconds by the clock, of the processor in Django and in the database, statements.
 
-    count: int = 0
-    seconds: float = 0.0
-
-    def __call__(self, execute: Any, *arguments: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return execute(*arguments)
-        finally:
-            self.count += 1
-            self.seconds += time.perf_counter() - started
-
-
-def measured(question: Question, rounds: int) -> list[tuple[float, float, int]]:
-    """Milliseconds of each round, of them in the database, and statements; a first one, which is not counted, warms up.
-
-    A slow question is asked once.
+    A busy machine makes the first longer and the others hardly.
     """
+
+    clock: float
+    django: float
+    database: float
+    statements: int
+
+
+def measured(question: Question, rounds: int) -> list[Round]:
+    """A first one, which is not counted, warms up. A slow question is asked once."""
     from django.db import connection
 
-    def asked() -> tuple[float, float, int]:
-        statements = Statements()
-        started = time.perf_counter()
-        with connection.execute_wrapper(statements):
+    statements = 0
+
+    def count(execute: Any, *arguments: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return execute(*arguments)
+
+    def asked() -> Round:
+        nonlocal statements
+        statements = 0
+        before = (time.perf_counter(), time.process_time(), backend_seconds())
+        with connection.execute_wrapper(count):
             question()
-        return (time.perf_counter() - started) * 1000, statements.seconds * 1000, statements.count
+        after = (time.perf_counter(), time.process_time(), backend_seconds())
+        return Round(*((end - start) * 1000 for start, end in zip(before, after, strict=True)), statements)
 
     first = asked()
-    return [first] if first[0] > 2_000 else [asked() for _ in range(rounds)]
+    return [first] if first.clock > 2_000 else [asked() for _ in range(rounds)]
+
+
+def backend_seconds() -> float:
+    """Of the processor, that PostgreSQL's process for us has used. SQLite works in ours; elsewhere than on Linux, 0."""
+    from django.db import connection
+
+    told = Path("/proc/-/schedstat")
+    if connection.vendor == "postgresql":
+        connection.ensure_connection()
+        told = Path(f"/proc/{connection.connection.info.backend_pid}/schedstat")
+    return int(told.read_text().split()[0]) / 1e9 if told.exists() else 0.0
 
 
 def main() -> None:
@@ -164,6 +176,10 @@ def main() -> None:
         stack.enter_context(database(home, is_sqlite=options.sqlite))
         from django.db import connection
 
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                # What helpers of its process take would be in no sum.
+                cursor.execute("SET max_parallel_workers_per_gather = 0")
         models = importlib.import_module("responses_ws.models")
         now = datetime.now(UTC)
         started = time.perf_counter()
@@ -180,12 +196,13 @@ def main() -> None:
         print(f"`python -m benchmarks.dashboard {shlex.join(sys.argv[1:])}`: {counted[0]} usage records,")
         print(f"{counted[1]} roll-ups, {counted[2]} of times, {counted[3]} of endings;")
         print(f"medians of {options.rounds} (fastest–slowest)\n")
-        print("| | ms | in the database | statements |\n| --- | ---: | ---: | ---: |")
+        print("| | ms | processor: Django | database | statements |\n| --- | ---: | ---: | ---: | ---: |")
         for name, question in (questions(now) | pages()).items():
             if options.only in name:
-                times, in_database, statements = zip(*measured(question, options.rounds), strict=True)
-                spread = f"{median(times):.0f} ({min(times):.0f}–{max(times):.0f})"
-                print(f"| {name} | {spread} | {median(in_database):.0f} | {max(statements)} |", flush=True)
+                times = measured(question, options.rounds)
+                clock, in_django, in_database, statements = (median(column) for column in zip(*times, strict=True))
+                spread = f"{clock:.0f} ({min(times).clock:.0f}–{max(times).clock:.0f})"
+                print(f"| {name} | {spread} | {in_django:.0f} | {in_database:.0f} | {statements:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
