@@ -134,7 +134,7 @@ class Account(msgspec.Struct):
     """When somebody has to look again before anything is taken."""
     drawn: int = 0
     shown: int = 0
-    """Tickets: the newest that was drawn, and that of the sum that is shown."""
+    """Tickets: the newest that was drawn, and the newest when the sum was shown. None up to that is good any more."""
 
     def fits(self, name: str, amount: int, limit: int) -> bool:
         """Whether this response may cost so much. Who wants no more than it holds always fits."""
@@ -159,10 +159,13 @@ class Account(msgspec.Struct):
         return self.drawn
 
     def refresh(self, ticket: int, spent: int, billed: Iterable[str], *, true_until: float) -> bool:
-        """Show this sum, in which these responses are. Nothing changes where a newer one is shown."""
+        """Show this sum, in which these responses are. Nothing changes where another was shown since the draw.
+
+        Who drew later may have read earlier; who drew behind what is shown has read behind it.
+        """
         if ticket <= self.shown:
             return False
-        self.shown, self.spent, self.true_until = ticket, spent, true_until
+        self.shown, self.spent, self.true_until = self.drawn, spent, true_until
         for name in billed:
             self.hold(name, 0, 0.0)
         return True

@@ -130,9 +130,9 @@ FINISH = (
     _COMMON
     + """
 local sums, holds = KEYS[2], KEYS[3]
-local known = redis.call('HMGET', sums, 'generation', 'shown')
+local known = redis.call('HMGET', sums, 'generation', 'shown', 'ticket')
 if known[1] ~= ARGV[1] or (tonumber(known[2]) or 0) >= tonumber(ARGV[2]) then return 0 end
-redis.call('HSET', sums, 'shown', ARGV[2], 'spent', ARGV[3], 'until', string.format('%.3f', now + ARGV[4]))
+redis.call('HSET', sums, 'shown', known[3], 'spent', ARGV[3], 'until', string.format('%.3f', now + ARGV[4]))
 if ARGV[5] == '1' then redis.call('SET', KEYS[1], '0', 'XX', 'KEEPTTL') end
 local first = 7 + ARGV[6]
 for index = 7, first - 1 do hold(sums, holds, ARGV[index], '0', 0) end

@@ -102,6 +102,20 @@ def test_an_older_look_changes_nothing() -> None:
     assert (account.spent, account.held) == (10, 5)
 
 
+def test_a_look_that_was_begun_later_and_has_read_earlier_changes_nothing() -> None:
+    """Found by the machine below: what was billed between the two was in neither the sum nor the holds."""
+    account = Account(spent=0)
+    account.hold("a", 10, INF)
+    slow, fast = account.draw(), account.draw()
+    # The fast one reads now. Then the response is billed, and the slow one reads.
+    assert account.refresh(slow, 10, ["a"], true_until=INF)
+
+    assert not account.refresh(fast, 0, [], true_until=INF)
+
+    assert (account.spent, account.held) == (10, 0)
+    assert account.refresh(account.draw(), 10, [], true_until=INF)
+
+
 @pytest.mark.parametrize(
     ("of", "short", "code", "message"),
     [

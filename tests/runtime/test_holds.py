@@ -351,6 +351,35 @@ async def test_a_look_from_before_redis_was_emptied_changes_nothing(
     assert await process.standing(share()) == (0, 70)
 
 
+async def test_a_look_that_was_begun_later_and_has_read_earlier_changes_nothing(
+    shared: Any, process: Holds, other: Holds, books: Books
+) -> None:
+    hold, _ = await take(process, "resp_1", 10)
+    await end(process, hold, 10)
+    reading, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fast_and_late(*asked: Any) -> Reading:
+        before = await books.read(*asked)
+        reading.set()
+        await go_on.wait()
+        return before
+
+    async def slow(*asked: Any) -> Reading:
+        looking = asyncio.create_task(Holds(fast_and_late).standing(share()))
+        await reading.wait()
+        books.billed["resp_1"] = 10
+        try:
+            return await books.read(*asked)
+        finally:
+            later.append(looking)
+
+    later: list[asyncio.Task[Any]] = []
+    assert await Holds(slow).standing(share()) == (10, 0)
+    go_on.set()
+
+    assert await later[0] == (10, 0)
+
+
 @pytest.mark.parametrize(
     ("policy", "outcome"), [("process", ["in", "short"]), ("refuse", ["503", "503"]), ("allow", ["in", "in"])]
 )
