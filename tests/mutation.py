@@ -28,8 +28,8 @@ import pytest
 
 HOME = Path("mutants")
 PART, ASKED, FOUND = "MUTATION_PART", "asked.json", "found.{}.json"
-SECONDS_OF_TESTS = 20.0
-"""What may be spent on a mutant: the fastest of the tests that call its function, until they have taken so long."""
+SECONDS_OF_TESTS = 10.0
+"""What may be spent on a mutant: of the tests that call its function first those of its module, then the fastest."""
 
 
 def main() -> int:
@@ -69,12 +69,15 @@ def _copy_file(path: Path) -> None:
 
 
 def _break(patterns: list[str], names: list[str]) -> dict[str, str]:
-    """Put mutants of these files into the copy. Returns what each changes, by its name."""
+    """Put mutants of these files into the copy. Returns what each changes, by its name; of some only by ``names``."""
     from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.format_utils import get_mutant_name
 
     diffs: dict[str, str] = {}
     for path in sorted({path for pattern in patterns for path in Path().glob(pattern)}):
+        module = get_mutant_name(path, "")
+        if names and not any(name.startswith(module) or fnmatch.fnmatch(module, name) for name in names):
+            continue
         broken = mutate_file_contents(str(path), path.read_text())
         (HOME / path).write_text(broken.code)
         lines, spans = broken.code.splitlines(), broken.line_span_by_function_name
@@ -136,15 +139,17 @@ def pytest_runtestloop(session: Any) -> bool | None:
     # Nobody looks at what a fork says; and a copy of all objects is not made for counting their references.
     session.config.pluginmanager.unregister(name="terminalreporter")
     gc.freeze()
+    # What fails in a fork fails for nothing, and would be counted as a mutant that was noticed.
+    if _in_fork("", session.items, session, seconds=3600) != "survived":
+        raise session.Failed("a test fails in a fork, before anything is broken")
     fates: dict[str, str] = {}
     for name in asked:
-        tests = sorted(callers.get(name.partition("__mutmut_")[0], ()))
+        tests = callers.get(name.partition("__mutmut_")[0])
         fates[name] = _fate(session, name, tests) if tests else "not called"
         if len(fates) % 50 == 0 or len(fates) == len(asked):
             Path(FOUND.format(part)).write_text(json.dumps(fates))
             with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
                 print(f"[{part}] {len(fates)} of {len(asked)}: {dict(Counter(fates.values()))}", flush=True)
-    _Database.restore()
     return True
 
 
@@ -165,24 +170,31 @@ def _run(session: Any, item: Any) -> None:
 
 
 def _fate(session: Any, name: str, tests: list[tuple[float, int]]) -> str:
-    from mutmut.mutation.trampoline import set_mutant_under_test
-
-    chosen, seconds = [], 0.0
-    for taken, number in tests:
+    module, chosen, seconds = name.split(".")[-2], [], 0.0
+    for taken, number in sorted(tests, key=lambda one: (module not in session.items[one[1]].path.stem, one)):
         if chosen and seconds + taken > SECONDS_OF_TESTS:
             break
         chosen.append(session.items[number])
         seconds += taken
-    _Database.restore()
+    return _in_fork(name, chosen, session, seconds=10 + 10 * seconds)
+
+
+def _in_fork(name: str, tests: list[Any], session: Any, *, seconds: float) -> str:
+    from mutmut.mutation.trampoline import set_mutant_under_test
+
+    for left in _Database.kept.parent.glob("*.fork*"):
+        left.unlink()
+    database = _Database.copy()
     pid = os.fork()
     if not pid:
         global _is_fork
         _is_fork = True
         os.setpgid(0, 0)
         # Nothing handles it, so it ends the process.
-        signal.setitimer(signal.ITIMER_REAL, 10 + 10 * seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        _Database.use(database)
         set_mutant_under_test(name)
-        for item in chosen:
+        for item in tests:
             _run(session, item)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -194,23 +206,33 @@ def _fate(session: Any, name: str, tests: list[tuple[float, int]]) -> str:
 
 
 class _Database:
-    """The file of SQLite, as it was when all tests had passed: a mutant may leave anything in it."""
+    """The file of SQLite, as it was when all tests had passed: a mutant may leave anything in it.
 
-    path = Path()
+    Each fork has a copy by a name of its own. Threads of this process may still be connected to the first one, and a
+    fork that opened the same file would have half of what SQLite knows of these.
+    """
+
+    kept = Path()
 
     @classmethod
     def keep(cls) -> None:
         from django.db import connections
 
         connections.close_all()
-        cls.path = Path(connections["default"].settings_dict["NAME"])
-        shutil.copy(cls.path, f"{cls.path}.kept")
+        name = connections["default"].settings_dict["NAME"]
+        cls.kept = Path(f"{name}.kept")
+        shutil.copy(name, cls.kept)
 
     @classmethod
-    def restore(cls) -> None:
-        for ending in ("-wal", "-shm", "-journal"):
-            Path(f"{cls.path}{ending}").unlink(missing_ok=True)
-        shutil.copy(f"{cls.path}.kept", cls.path)
+    def copy(cls) -> Path:
+        return Path(shutil.copy(cls.kept, cls.kept.with_suffix(".fork")))
+
+    @classmethod
+    def use(cls, copy: Path) -> None:
+        from django.db import connections
+
+        # Of all threads: they share this dict.
+        connections["default"].settings_dict["NAME"] = connections.settings["default"]["NAME"] = str(copy)
 
 
 if __name__ == "__main__":

@@ -189,6 +189,17 @@ def test_the_first_look_says_what_has_ended_and_is_not_billed_and_later_ones_do_
     assert billed.response_id not in look(of, is_first=True).unbilled
 
 
+def test_what_is_not_billed_will_cost_what_its_organisation_and_its_tier_pay():
+    for price in make_prices("flexible", {"input": 10**9}, currency="EUR"):
+        price.service_tier = "flex"
+        price.save()
+    Organization.objects.filter(pk=make_project().organization_id).update(currency="EUR")
+    flexible = make_record(model="flexible", service_tier="flex").response_id
+    make_record(model="flexible")
+
+    assert look(share(budget()), is_first=True).unbilled == {flexible: 1_000_000}
+
+
 def test_what_is_not_billed_belongs_to_the_window_of_its_start_and_to_what_the_budget_names():
     make_prices()
     make_prices("n")
