@@ -15,6 +15,7 @@ from responses_ws.models import (
     Invoice,
     InvoiceSeries,
     Journal,
+    LatencyRollup,
     Organization,
     Posting,
     Reconciliation,
@@ -149,16 +150,22 @@ def _wrong_rollups() -> Iterator[Difference]:
         "input": sum_of(entries, "organization", "usage__input_tokens"),
         "output": sum_of(entries, "organization", "usage__output_tokens"),
     }
-    columns = {"charges": "amount_nano", "responses": "responses", "input": "input_tokens", "output": "output_tokens"}
-    rows = {"hours": UsageRollup.objects.hours(), "days": UsageRollup.objects.days()}
+    columns = {
+        "charges": (UsageRollup, "amount_nano", "charges"),
+        "responses": (UsageRollup, "responses", "responses"),
+        "input": (UsageRollup, "input_tokens", "input"),
+        "output": (UsageRollup, "output_tokens", "output"),
+        "times": (LatencyRollup, "responses", "responses"),
+    }
+    widths = ("hours", "days")
     added = {
-        f"{name}_of_{width}": sum_of(rows[width], "organization_id", column)
-        for name, column in columns.items()
-        for width in rows
+        f"{name}_of_{width}": sum_of(getattr(rollup.objects, width)(), "organization_id", column)
+        for name, (rollup, column, _sum) in columns.items()
+        for width in widths
     }
     for owner in Organization.objects.annotate(**sums, **added).order_by("pk").iterator():
-        for name, width in itertools.product(columns, rows):
-            found, expected = getattr(owner, f"{name}_of_{width}"), getattr(owner, name)
+        for (name, (_rollup, _column, entered)), width in itertools.product(columns.items(), widths):
+            found, expected = getattr(owner, f"{name}_of_{width}"), getattr(owner, entered)
             if found != expected:
                 yield Difference("roll-ups", owner.name, f"{name}: {found} in the {width}, {expected} in the ledger")
 

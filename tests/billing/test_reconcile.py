@@ -19,6 +19,7 @@ from responses_ws.models import (
     InvoiceLine,
     InvoiceSeries,
     Journal,
+    LatencyRollup,
     Organization,
     Posting,
     RatedLine,
@@ -134,16 +135,18 @@ def test_a_reversed_entry_may_be_followed_by_another(books):
 
 
 @pytest.mark.parametrize(
-    ("width", "column", "detail"),
+    ("rollup", "width", "column", "detail"),
     [
-        ("hour", "amount_nano", "charges: 2800001 in the hours, 2800000 in the ledger"),
-        ("day", "responses", "responses: 2 in the days, 1 in the ledger"),
-        ("day", "input_tokens", "input: 1001 in the days, 1000 in the ledger"),
-        ("hour", "output_tokens", "output: 101 in the hours, 100 in the ledger"),
+        (UsageRollup, "hour", "amount_nano", "charges: 2800001 in the hours, 2800000 in the ledger"),
+        (UsageRollup, "day", "responses", "responses: 2 in the days, 1 in the ledger"),
+        (UsageRollup, "day", "input_tokens", "input: 1001 in the days, 1000 in the ledger"),
+        (UsageRollup, "hour", "output_tokens", "output: 101 in the hours, 100 in the ledger"),
+        (LatencyRollup, "hour", "responses", "times: 2 in the hours, 1 in the ledger"),
+        (LatencyRollup, "day", "responses", "times: 2 in the days, 1 in the ledger"),
     ],
 )
-def test_a_wrong_roll_up_is_found_and_named(books, width, column, detail):
-    UsageRollup.objects.filter(width=width).update(**{column: F(column) + 1})
+def test_a_wrong_roll_up_is_found_and_named(books, rollup, width, column, detail):
+    rollup.objects.filter(width=width).update(**{column: F(column) + 1})
 
     assert reconcile(NOON) == [Difference("roll-ups", "acme", detail)]
 
