@@ -25,7 +25,7 @@ async function show(url, { push = false } = {}) {
   } catch {
     // A session that is over, a server that restarts: the browser says it better to who has asked for something.
     if (push) window.location.assign(url);
-    else page().querySelector("[data-live]").textContent = " \u00b7 could not be brought up to date since";
+    else if (number === newest) page().querySelector("[data-live]").textContent = " \u00b7 could not be brought up to date since";
     return;
   } finally {
     page().removeAttribute("aria-busy");
