@@ -71,7 +71,8 @@ def _groups(invoice: Invoice, entries: JournalQuerySet) -> Any:
     elsewhere = Journal.objects.exclude(invoice=None).exclude(invoice=invoice)
     is_correction = Q(
         Q(kind=Journal.Kind.REVERSAL) & Exists(elsewhere.filter(pk=OuterRef("reverses")))
-        | Q(kind=Journal.Kind.USAGE, rating_version__gt=1) & Exists(elsewhere.usage().filter(usage=OuterRef("usage")))
+        # Ratings behind one that was sent, and reversals of these.
+        | Q(rating_version__gt=1) & Exists(elsewhere.usage().filter(usage=OuterRef("usage")))
     )
     section = Case(
         When(is_correction, then=Value(str(Section.CORRECTION))),

@@ -136,3 +136,34 @@ def test_a_line_without_a_response_that_counts_tokens_is_there():
         ("correction", 0, 1, 8_000),
         ("rounding", 0, 0, -8_000),
     ]
+
+
+def test_what_is_rated_again_twice_behind_an_invoice_is_a_correction_as_a_whole():
+    used(10)
+    finalized()
+    for tokens in (2_000, 1_001):
+        ledger.correct(UsageRecord.objects.get(), {"output_tokens": tokens})
+        ledger.bill_all()
+
+    one = finalized(DECEMBER)
+
+    assert list(one.lines.values_list("section", "responses", "tokens", "amount_nano")) == [
+        ("correction", 0, 1, 8_000),
+        ("rounding", 0, 0, -8_000),
+    ]
+
+
+def test_calls_of_tools_are_no_tokens_whether_they_stand_or_are_taken_back():
+    make_prices(per_million={"tool_call": 10**12})
+    used(10, tool_calls=3)
+    sent = finalized()
+    ledger.correct(UsageRecord.objects.get(), {"tool_calls": 1})
+    ledger.bill_all()
+
+    corrected = finalized(DECEMBER)
+
+    assert sent.lines.first().tokens == 11_000
+    assert list(corrected.lines.values_list("section", "responses", "tokens", "amount_nano")) == [
+        ("correction", 0, 0, -2_000_000),
+        ("rounding", 0, 0, 2_000_000),
+    ]
