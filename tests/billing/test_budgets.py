@@ -181,6 +181,7 @@ def test_the_first_look_says_what_has_ended_and_is_not_billed_and_later_ones_do_
     waiting = make_record(output_tokens=1_100)
     make_record(status="in_progress")
     make_record(status="failed")
+    make_record(is_warmup=True)
     make_record(make_project("globex"))
     of = share(budget(Organization.objects.get(name="acme")))
 

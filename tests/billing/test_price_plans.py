@@ -259,6 +259,12 @@ def test_a_context_is_a_number_of_tokens(context):
     assert refused.value.problems == [f"line 2: {context!r} is not a number of tokens"]
 
 
+def test_the_longest_context_is_taken():
+    (one,) = read_csv(["model,component,price,min_context", f"m,input,1,{2**62}"])
+
+    assert one.thing[-1] == 2**62
+
+
 @pytest.mark.parametrize("currency", ["usd", "US", "EURO", "U5D", "ÜSD"])
 def test_a_currency_is_three_capitals(currency):
     text = f"model,component,price,currency\nm,input,1,{currency}\n"

@@ -11,7 +11,7 @@ from django.db import connections
 from django.forms.models import model_to_dict
 
 from responses_ws.billing import ledger, rollups
-from responses_ws.billing.rebuilding import rebuild
+from responses_ws.billing.rebuilding import days_with_usage, rebuild
 from responses_ws.billing.reconcile import reconcile
 from responses_ws.models import EndingRollup, Journal, LatencyRollup, UsageRollup
 from responses_ws.models.latency import LATENCY_DIMENSIONS
@@ -105,9 +105,24 @@ def test_other_days_than_those_asked_for_are_left_alone(billed):
 
     wrong = UsageRollup.objects.exclude(responses__lt=5)
     assert {start.date() for start in wrong.values_list("start", flat=True)}.isdisjoint({DAY})
-    assert UsageRollup.objects.filter(start__lt=NOON.replace(hour=0), responses=5).exists()
+    midnight = NOON.replace(hour=0)
+    assert UsageRollup.objects.filter(start__lt=midnight, responses=5).exists()
+    assert UsageRollup.objects.filter(start__gte=midnight + timedelta(days=1), responses=5).exists()
     assert output.getvalue().startswith("2026-11-29: ")
     assert output.getvalue().count("\n") == 1
+
+
+@pytest.mark.django_db
+def test_the_days_with_usage_are_those_of_records_and_of_what_was_added_up():
+    make_record(started_at=NOON)
+    make_record(started_at=NOON + timedelta(days=2))
+    assert days_with_usage() == (DAY, DAY + timedelta(days=2))
+
+    ledger.bill_all()
+    UsageRollup.objects.filter(start__gte=NOON + timedelta(days=1)).update(start=NOON + timedelta(days=5))
+    UsageRollup.objects.filter(start__lt=NOON + timedelta(days=1)).update(start=NOON - timedelta(days=3))
+
+    assert days_with_usage() == (DAY - timedelta(days=3), DAY + timedelta(days=5))
 
 
 @pytest.mark.django_db
