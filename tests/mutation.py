@@ -16,12 +16,14 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import tomllib
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +140,7 @@ def pytest_runtestloop(session: Any) -> bool | None:
             raise session.Failed("a test fails before anything is broken")
     set_mutant_under_test("")
     _Database.keep()
-    # Nobody looks at what a fork says; and a copy of all objects is not made for counting their references.
-    session.config.pluginmanager.unregister(name="terminalreporter")
+    # A fork copies what it writes to, and a collection writes to everything.
     gc.freeze()
     # What fails in a fork fails for nothing, and would be counted as a mutant that was noticed.
     if _in_fork("", session.items, session, seconds=600) != "survived":
@@ -192,6 +193,7 @@ def _in_fork(name: str, tests: list[Any], session: Any, *, seconds: float) -> st
     if not pid:
         global _is_fork
         _is_fork = True
+        session.config.pluginmanager.unregister(name="terminalreporter")
         os.setpgid(0, 0)
         # Nothing handles it, so it ends the process.
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -226,7 +228,9 @@ class _Database:
         connections.close_all()
         name = connections["default"].settings_dict["NAME"]
         cls.kept = Path(f"{name}.kept")
-        shutil.copy(name, cls.kept)
+        # Not the file alone: what other threads have written may still be in its log.
+        with closing(sqlite3.connect(name)) as whole, closing(sqlite3.connect(cls.kept)) as kept:
+            whole.backup(kept)
 
     @classmethod
     def copy(cls) -> Path:
