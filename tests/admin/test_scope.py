@@ -111,3 +111,55 @@ def test_records_without_a_key_are_a_place_to_look_at():
     scope = scope_of({"project": str(project.pk), "key": "none"}, NOON)
 
     assert list(scope.records(UsageRecord.objects.all())) == [keyless]
+
+
+def test_records_and_sums_are_of_the_narrowest_that_is_named():
+    chat, lab = make_project("acme", "chat"), make_project("acme", "lab")
+    key = make_key(chat)
+    made = [
+        make_record(chat, api_key=key),
+        make_record(chat, model="n"),
+        make_record(lab),
+        make_record(make_project("globex")),
+    ]
+    for number, record in enumerate(made):
+        UsageRollup.objects.create(
+            width="day", start=day(29), organization_id=record.organization_id, project_id=record.project_id,
+            api_key_id=record.api_key_id or 0, model=record.model, service_tier="default",
+            amount_nano=10**number,
+        )  # fmt: skip
+
+    def seen(**given):
+        scope = scope_of(given, NOON)
+        records = [made.index(one) for one in scope.records(UsageRecord.objects.order_by("pk"))]
+        return records, scope.within(UsageRollup.objects).amount()
+
+    assert seen() == ([0, 1, 2, 3], 1_111)
+    assert seen(organization=str(chat.organization_id)) == ([0, 1, 2], 111)
+    assert seen(project=str(chat.pk)) == ([0, 1], 11)
+    assert seen(project=str(chat.pk), key="none") == ([1], 10)
+    assert seen(key=str(key.pk)) == ([0], 1)
+    assert seen(model="n") == ([1], 10)
+
+
+def test_hours_are_read_where_hours_are_asked_for():
+    project = make_project()
+    for width, start, amount in (("hour", NOON, 1), ("day", day(29), 10)):
+        UsageRollup.objects.create(
+            width=width, start=start, organization_id=project.organization_id, project_id=project.pk, api_key_id=0,
+            model="m", service_tier="default", amount_nano=amount,
+        )  # fmt: skip
+
+    sums = [scope_of({"period": name}, NOON).within(UsageRollup.objects).amount() for name in ("24h", "7d")]
+
+    assert sums == [1, 10]
+
+
+def test_what_is_shown_in_the_place_of_nonsense_is_said():
+    told = [scope_of(given, NOON) for given in ({"period": "x"}, {"from": "x"})]
+
+    assert [scope.notes for scope in told] == [
+        ("There is no period 'x': last 30 days are shown.",),
+        ("'x' is no day such as 2026-11-29: last 30 days are shown.",),
+    ]
+    assert [(scope.period.start, scope.period.end) for scope in told] == [(day(31, 10), day(30))] * 2

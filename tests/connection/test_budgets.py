@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from responses_ws.connection.budgets import Account, Budget, Kind, Share, Short, Window, refusal, take, window_of
+from responses_ws.connection.budgets import Account, Book, Budget, Kind, Share, Short, Window, refusal, take, window_of
 
 INF = float("inf")
 
@@ -44,6 +44,34 @@ def test_windows_are_those_of_utc(kind: Kind, moment: str, start: str, end: str)
 
 def test_a_total_has_no_window() -> None:
     assert window_of("total", at("2026-11-30T00:00:00+00:00")) == Window()
+
+
+def test_a_turn_is_covered_by_every_budget_that_names_it_or_does_not_say() -> None:
+    fields: dict[str, dict[str, Any]] = {
+        "all": {},
+        "all twice": {},
+        "project": {"project_id": 2},
+        "key": {"api_key_id": 3},
+        "model": {"model": "m"},
+        "narrow": {"project_id": 2, "api_key_id": 3, "model": "m"},
+        "other": {"project_id": 9},
+        "other key": {"api_key_id": 9},
+        "other model": {"model": "n"},
+        "foreign": {"organization_id": 9},
+    }
+    book = Book(budget(name=name, **said) for name, said in fields.items())
+
+    def names(*asked: Any) -> set[str]:
+        found = [one.name for one in book.of(*asked)]
+        assert len(found) == len(set(found))
+        return set(found)
+
+    assert names(1, 2, 3, "m") == {"all", "all twice", "project", "key", "model", "narrow"}
+    assert names(1, 2, None, "m") == {"all", "all twice", "project", "model"}
+    assert names(1, 8, 8, "o") == {"all", "all twice"}
+    assert names(9, 2, 3, "m") == {"foreign"}
+    assert names(8, 2, 3, "m") == set()
+    assert [number in book for number in (1, 9, 8)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

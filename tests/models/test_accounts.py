@@ -130,3 +130,12 @@ def test_the_keys_of_a_project_are_told_when_it_changes():
     project.save()
 
     assert [message.body for message in ControlMessage.objects.all()] == [{"api_key_id": key.pk}]
+
+
+def test_a_project_that_is_new_is_told_to_nobody_and_keeps_excerpts_where_it_says_so():
+    project, other = make_project("acme", "chat"), make_project("acme", "lab")
+    Project.objects.filter(pk=project.pk).update(keeps_excerpts=True)
+
+    assert not ControlMessage.objects.filter(kind="key_changed").exists()
+    assert [Project.objects.keeps_excerpts(one.pk) for one in (project, other)] == [True, False]
+    assert not make_key(project).zero_retention and not project.zero_retention

@@ -272,6 +272,23 @@ def test_a_deletion_takes_what_hangs_on_it_and_nothing_of_others(mine: Project, 
     assert save(mine, "resp_3", "cd", Place(chain.pk, chain.pk, (), 2)).chain_id != chain.pk
 
 
+def test_of_a_fork_its_own_beginning_is_deleted_and_nothing_of_its_past(mine: Project) -> None:
+    root = save(mine, "resp_1", "ab")
+    save(mine, "resp_2", "cd", root)
+    fork = save(mine, "resp_3", "ef", root)
+    save(mine, "resp_4", "gh", save(mine, "resp_5", "ij", fork))
+    save(mine, "resp_6", "kl", fork)
+
+    deleted = rows.delete(mine.pk, "resp_3")
+
+    assert deleted is not None and deleted.response_ids == {"resp_3", "resp_4", "resp_5", "resp_6"}
+    assert deleted.chains[fork.chain_id] == 0 and len(deleted.chains) == 2
+    kept = rows.load(mine.pk, "resp_2")
+    assert kept is not None and [item["content"] for item in kept.items] == list("abcd")
+    ends = StoredResponse.objects.get(id="resp_2").expires_at
+    assert kept.expires_at == ends.timestamp()
+
+
 def test_a_run_that_a_process_has_keeps_its_conversation_until_that_lets_go(mine: Project) -> None:
     save(mine, "resp_1", "ab", status="in_progress")
     Conversation.objects.create(id="conv_1", project=mine, holder="hold_1", locked_until=in_a_month())

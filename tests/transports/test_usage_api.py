@@ -130,6 +130,11 @@ def test_pages_lead_through_all_buckets_once(books: Books) -> None:
 
     assert starts == [unix(DAY + timedelta(days=day)) for day in range(5)]
     assert page["next_page"] is None
+    costs = [books.ask(COSTS, **query).json()]
+    while costs[-1]["has_more"]:
+        costs.append(books.ask(COSTS, **query, page=costs[-1]["next_page"]).json())
+    assert [bucket["start_time"] for one in costs for bucket in one["data"]] == starts
+    assert costs[-1]["next_page"] is None
 
 
 def test_an_organisation_sees_its_own_figures_and_no_others(books: Books) -> None:
