@@ -9,8 +9,9 @@ import sys
 
 from . import agent_loop, charts, http, idle, stream, turn_overhead
 
+LOOP_WAYS = "engine,http-new,http-prev,ws,ws-long"
 RUNS = {
-    "agent_loop": (agent_loop.main, ["-K", "100", "--paces", "100x1000,100x4000"]),
+    "agent_loop": (agent_loop.main, ["-K", "100", "--paces", "100x1000,100x4000", "--ways", LOOP_WAYS]),
     "turn_overhead": (turn_overhead.main, []),
     "stream": (stream.main, []),
     "idle": (idle.main, []),

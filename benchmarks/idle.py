@@ -143,7 +143,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments("benchmarks.idle", __doc__, rounds=3)
     parser.add_argument("--sockets", type=int, default=500, help="more of each kind in each round")
     parser.add_argument(
-        "--chains", type=int, default=20, help="more in each round, whose memory is compared with their JSON"
+        "--chains", type=int, default=8, help="more in each round, whose memory is compared with their JSON"
     )
     parser.add_argument("--turns", type=int, default=100, help="of such a chain")
     parser.add_argument("--slow-reads", type=int, default=5, help="of each round")

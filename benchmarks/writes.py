@@ -22,17 +22,10 @@ from .ways import Peer
 from .wire import BenchmarkError
 
 WARM_UP_TURNS = 3
-WORKER = [sys.executable, "-m", "celery", "-A", "project", "worker", "-Q", "celery,responses_ws.billing"]
-WORKER += [
-    "--concurrency",
-    "1",
-    "--pool",
-    "solo",
-    "--beat",
-    "--without-gossip",
-    "--without-mingle",
-    "--loglevel",
-    "ERROR",
+QUIET = "--concurrency 1 --pool solo --without-gossip --without-mingle --loglevel ERROR"
+WORKER = [
+    *(sys.executable, "-m", "celery", "-A", "project", "worker", "-Q", "celery,responses_ws.billing"),
+    *QUIET.split(),
 ]
 
 
