@@ -48,7 +48,7 @@ POINTS = (
     # The copy of a stored chain in Redis.
     "copy.before",
     "copy.after",
-    # The terminal event, before it is handed to the door and after.
+    # The terminal event, before it is handed to the door and when it has left.
     "terminal.before",
     "terminal.after",
     # A kick of billing, in the dispatcher's thread.
@@ -124,6 +124,14 @@ def arm(text: str) -> None:
 def faultpoint(name: str) -> None:
     """Break here, if this is where the process is to break."""
     if _armed is not None:
+        _pass(_armed, name)
+
+
+async def sent(name: str) -> None:
+    """A point behind something that was sent: sockets write when the event loop comes round."""
+    if _armed is not None:
+        if name == _armed.point:
+            await asyncio.sleep(0)
         _pass(_armed, name)
 
 

@@ -34,7 +34,7 @@ from responses_ws.protocol.sampling import Delta, Finished, RefusalDelta
 from responses_ws.protocol.steering import Steer, steer_error
 from responses_ws.protocol.usage import Usage
 from responses_ws.rendering.formats import check_answer
-from responses_ws.runtime import logs, metrics
+from responses_ws.runtime import faults, logs, metrics
 from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.ids import new_id
 from responses_ws.runtime.writer import writer
@@ -402,7 +402,7 @@ class Run:
             check_answer((self.asked.request.text or {}).get("format") or {}, turn.output)
         link = await self._settle(usage)
         yield self._end(link)
-        faultpoint("terminal.after")
+        await faults.sent("terminal.after")
 
     async def warm_up(self) -> Frames:
         """``generate: false``: everything but the sampling. A full response with an empty output."""
@@ -614,7 +614,7 @@ class Run:
             if frames:
                 step.spoke()
                 yield frames
-                faultpoint("output.after")
+                await faults.sent("output.after")
             if fault is not None:
                 raise fault
             if self._is_summarising:

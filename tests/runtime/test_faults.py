@@ -15,7 +15,7 @@ import responses_ws
 from responses_ws.runtime import faults
 from responses_ws.runtime.faults import POINTS, Fault, arm, faultpoint
 
-PLACED = re.compile(r'\bfaultpoint\("([^"]+)"\)')
+PLACED = re.compile(r'\b(?:faultpoint|faults\.sent)\("([^"]+)"\)')
 
 
 @pytest.fixture(autouse=True)
