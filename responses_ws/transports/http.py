@@ -10,7 +10,7 @@ from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.http import HttpRequest, HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.urls import Resolver404, ResolverMatch, URLResolver, set_script_prefix
-from django.urls.resolvers import RegexPattern
+from django.urls.resolvers import RoutePattern
 
 from responses_ws.protocol.errors import ServerError
 
@@ -30,7 +30,7 @@ class HttpRouter(ASGIHandler):
 
     def __init__(self, application: Application, prefixes: Sequence[str]) -> None:
         self._application = application
-        self._resolvers = [URLResolver(RegexPattern(rf"^/{prefix}"), "responses_ws.urls") for prefix in prefixes]
+        self._resolvers = [URLResolver(RoutePattern(f"/{prefix}"), "responses_ws.urls") for prefix in prefixes]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         match = self._resolved(scope) if scope["type"] == "http" else None

@@ -86,6 +86,16 @@ async def test_all_other_paths_are_the_projects(path: str) -> None:
     assert await answer(http_router(theirs, "v1/"), asking("GET", path, None)) == (418, {}, path.encode())
 
 
+async def test_a_prefix_is_meant_letter_by_letter(api_key: ApiKey) -> None:
+    router = http_router(theirs, "v1.0/", "")
+
+    answers = [
+        await answer(router, asking("GET", path, api_key)) for path in ("/v1.0/models", "/models", "/v1x0/models")
+    ]
+
+    assert [status for status, _, _ in answers] == [200, 200, 418]
+
+
 async def test_the_prefix_is_looked_for_behind_the_root_path(api_key: ApiKey) -> None:
     scope = {**asking("GET", "/gateway/v1/models", api_key), "root_path": "/gateway"}
 
