@@ -43,7 +43,7 @@ TEXTS = "responses_ws.texts"
 """An extension of ASGI: ``websocket.send`` may hold ``texts``, several messages. What is sent within one turn of the
 event loop leaves in one write."""
 MOST_AT_ONCE = 64 * 1024
-"""Bytes that are not kept back for what follows them."""
+"""Bytes that are not kept back for what follows them; so much at most is made ready for a reader that has stopped."""
 _MEDIUM_HEAD, _LARGE_HEAD = struct.Struct("!BBH").pack, struct.Struct("!BBQ").pack
 _NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -167,18 +167,18 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
             self._leave()
             await super().send(message)
             return
-        await self.writable.wait()
-        if self.disconnected or self.conn.state is not State.OPEN:
-            raise ClientDisconnected()
         leaving = self._leaving
-        if not leaving:
-            self.loop.call_soon(self._leave)
         for text in texts:
+            if not leaving:
+                await self.writable.wait()
+                if self.disconnected or self.conn.state is not State.OPEN:
+                    raise ClientDisconnected()
+                self.loop.call_soon(self._leave)
             payload = text.encode()
             leaving += _text_frame(payload)
             self._leaving_bytes += len(payload)
-        if self._leaving_bytes >= MOST_AT_ONCE:
-            self._leave()
+            if self._leaving_bytes >= MOST_AT_ONCE:
+                self._leave()
 
     def _leave(self) -> None:
         leaving = self._leaving

@@ -18,7 +18,7 @@ from responses_ws.protocol.client_events import InvalidCreate, ResponseCreate
 from responses_ws.protocol.errors import ApiError, InvalidRequest, ServerError, Unauthorized, websocket_error
 from responses_ws.runtime import connections
 from responses_ws.runtime.live import MOST_AGENT, SeenConnection, SeenTurn
-from responses_ws.runtime.protocols import MOST_AT_ONCE, TEXTS
+from responses_ws.runtime.protocols import TEXTS
 from responses_ws.runtime.stamps import encoded, stamps
 from responses_ws.serving.admission import Principal
 from responses_ws.serving.context import Asked
@@ -173,14 +173,11 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             if isinstance(command, StartTurn):
                 self._keep(self._run(command.lane, command.create))
             elif isinstance(command, Send):
-                await self._write(command.frame)
+                await self._write([command.frame])
             elif isinstance(command, Tell):
                 self._mailboxes[command.lane].put(command.word)
             else:
                 await self._close(command)
-
-    async def _write(self, frame: str) -> None:
-        await self._send({"type": "websocket.send", **({"texts": (frame,)} if self._is_grouped else {"text": frame})})
 
     async def _send(self, message: Any) -> None:
         if self._is_closed:
@@ -191,19 +188,13 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             # The client has gone; the message that says so is still on its way to us.
             self._is_closed = True
 
-    async def _write_all(self, frames: Sequence[str]) -> None:
+    async def _write(self, frames: Sequence[str]) -> None:
         """Frames that are ready together."""
-        if not self._is_grouped:
-            for frame in frames:
-                await self._write(frame)
+        if self._is_grouped:
+            await self._send({"type": "websocket.send", "texts": frames})
             return
-        start = size = 0
-        for index, frame in enumerate(frames):
-            size += len(frame)
-            # So much at most is made ready for a reader that has stopped.
-            if size >= MOST_AT_ONCE or index == len(frames) - 1:
-                await self._send({"type": "websocket.send", "texts": frames[start : index + 1]})
-                start, size = index + 1, 0
+        for frame in frames:
+            await self._send({"type": "websocket.send", "text": frame})
 
     async def _close(self, command: Close) -> None:
         self._is_closed = True
@@ -254,7 +245,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         )
         async with aclosing(run_turn(asked)) as runs:
             async for frames in runs:
-                await self._write_all(frames)
+                await self._write(frames)
                 if self._is_closed:
                     return
 
