@@ -125,8 +125,8 @@ class Journal:
     def __init__(self) -> None:
         self._file: File | None = None
 
-    async def append(self, record: bytes, *, sync: bool) -> File:
-        """Keep a record: from here on it survives this process and, with ``sync``, a loss of power.
+    def append(self, record: bytes) -> File:
+        """Keep a record: from here on it survives this process and, once its file is synced, a loss of power.
 
         Returns the file that has it, to be told when it is settled.
 
@@ -141,8 +141,6 @@ class Journal:
                 file.retire()
             file = self._file = File(Path(app_settings.JOURNAL_DIR))
         file.append(record)
-        if sync:
-            await file.sync()
         return file
 
     def close(self) -> None:

@@ -52,11 +52,13 @@ def _column(field: Any) -> _Column:
 
 
 @cache
-def _insert_sql(model: Any) -> str:
+def _insert_sql(model: Any, unless: str = "") -> str:
     fields, columns = _columns(model)
-    table = connection.ops.quote_name(model._meta.db_table)
+    quote = connection.ops.quote_name
+    conflict = f" ON CONFLICT ({quote(model._meta.get_field(unless).column)}) DO NOTHING" if unless else ""
     # Names are the models' own.
-    return f"INSERT INTO {table} ({columns}) VALUES ({', '.join(['%s'] * len(fields))})"  # noqa: S608
+    values = ", ".join(["%s"] * len(fields))
+    return f"INSERT INTO {quote(model._meta.db_table)} ({columns}) VALUES ({values}){conflict}"  # noqa: S608
 
 
 @cache
@@ -74,8 +76,11 @@ def _exists_sql(model: Any, where: tuple[str, ...]) -> str:
     return f"SELECT 1 FROM {quote(model._meta.db_table)} WHERE {conditions} LIMIT 1"  # noqa: S608
 
 
-def insert(model: Any, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Insert rows given by field ``attname``; what is left out takes the field's default."""
+def insert(model: Any, rows: Iterable[Mapping[str, Any]], *, unless: str = "") -> int:
+    """Insert rows given by field ``attname``; what is left out takes the field's default. Returns how many were new.
+
+    ``unless``: a unique field. Rows whose value is there already are left out.
+    """
     columns, here = _columns(model)[0], connections[DEFAULT_DB_ALIAS]
     values = [
         [_value(column, row[column.name], here) if column.name in row else _default(column, here) for column in columns]
@@ -83,9 +88,10 @@ def insert(model: Any, rows: Iterable[Mapping[str, Any]]) -> None:
     ]
     with here.cursor() as cursor:
         if len(values) == 1:
-            cursor.execute(_insert_sql(model), values[0])
+            cursor.execute(_insert_sql(model, unless), values[0])
         else:
-            cursor.executemany(_insert_sql(model), values)
+            cursor.executemany(_insert_sql(model, unless), values)
+        return cursor.rowcount
 
 
 def update(model: Any, changes: Mapping[str, Any], where: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ R = TypeVar("R")
 
 PATIENCE_SECONDS = 5.0
 """How long a write waits for a database that is down, unless it says otherwise."""
+LINGER_SECONDS = 0.05
+"""How long a write that nobody waits for lets others join its commit."""
 _TRIES = 3
 """Of one write in which the database gives up, as in a deadlock, though it is there."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -71,9 +74,9 @@ class _Entry(msgspec.Struct, eq=False):
 class GroupWriter:
     """Runs small write functions, many per transaction, in the order of their submission.
 
-    No timer: what has been submitted while one commit ran is the next batch. A future is resolved only after its
-    commit, so a resolved future means *durable*: it survives kill -9 of any process. When a batch fails, its
-    functions are tried again one by one, so that one bad write does not take others with it. While the database is
+    What has been submitted while one commit ran is the next batch; who waits waits for no timer. A future is resolved
+    only after its commit, so a resolved future means *durable*: it survives kill -9 of any process. When a batch fails,
+    its functions are tried again one by one, so that one bad write does not take others with it. While the database is
     down all of them wait, each for as long as its patience lasts. Functions must therefore be repeatable after a
     rollback; and after a commit, where the connection was lost before the database could say so.
     """
@@ -81,22 +84,32 @@ class GroupWriter:
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._queue: list[_Entry] = []
+        self._due_at = math.inf
+        """When the queue is to be written, by ``time.monotonic``."""
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def submit(self, write: Callable[[], R], *, patience: float = PATIENCE_SECONDS) -> "Future[R]":
+    def submit(
+        self, write: Callable[[], R], *, patience: float = PATIENCE_SECONDS, lingers: bool = False
+    ) -> "Future[R]":
         """Queue a write; returns at once. Safe from any thread.
 
-        ``patience``: seconds to wait for a database that is down; infinite: until this process ends.
+        Args:
+            patience: seconds to wait for a database that is down; infinite: until this process ends.
+            lingers: nobody waits for it: it is written within `LINGER_SECONDS`, with what comes meanwhile.
         """
         future: Future[R] = Future()
+        now = time.monotonic()
         with self._lock:
             if self._thread is None:
                 self._stopping.clear()
                 self._thread = threading.Thread(target=self._run, name="responses_ws-writer", daemon=True)
                 self._thread.start()
-            self._queue.append(_Entry(write, future, time.monotonic() + patience))
-            self._lock.notify()
+            self._queue.append(_Entry(write, future, now + patience))
+            due_at = now + LINGER_SECONDS if lingers else now
+            if due_at < self._due_at:
+                self._due_at = due_at
+                self._lock.notify()
         return future
 
     @property
@@ -129,9 +142,10 @@ class GroupWriter:
         is_down = False
         while True:
             with self._lock:
-                while not self._queue and not self._stopping.is_set():
-                    self._lock.wait()
+                while (seconds := self._due_at - time.monotonic()) > 0 and not self._stopping.is_set():
+                    self._lock.wait(None if seconds == math.inf else seconds)
                 batch, self._queue = self._queue, []
+                self._due_at = math.inf
             if not batch:
                 break
             for entry in batch:
@@ -152,6 +166,7 @@ class GroupWriter:
             with self._lock:
                 # In front: order is part of what is written.
                 self._queue[:0] = held
+                self._due_at = 0.0
             self._stopping.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         connection.close()

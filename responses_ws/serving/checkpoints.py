@@ -37,8 +37,14 @@ class Counted(Protocol):
     count: Callable[[], Usage]
     count_calls: Callable[[], int]
 
+    is_absent: bool
+    """The database has not heard of it. Whoever writes about it writes all of it, and takes this away."""
+
     @property
     def response_id(self) -> str: ...
+
+    @property
+    def row(self) -> dict[str, Any]: ...
 
 
 class _Watch(msgspec.Struct):
@@ -56,8 +62,8 @@ class Checkpointer:
 
     def __init__(self) -> None:
         self._open: dict[Counted, _Watch] = {}
-        self._changed: dict[str, dict[str, Any]] = {}
-        """By response id the columns that are to be written next."""
+        self._changed: dict[Counted, dict[str, Any]] = {}
+        """The columns that are to be written next."""
         self._writing: Future[float] | None = None
         """Gives the seconds that it took."""
         self._rests_until = 0.0
@@ -74,7 +80,7 @@ class Checkpointer:
     def forget(self, record: Counted) -> None:
         """It is being closed: its end says more."""
         self._open.pop(record, None)
-        self._changed.pop(record.response_id, None)
+        self._changed.pop(record, None)
 
     async def _run(self) -> None:
         while self._open:
@@ -86,7 +92,11 @@ class Checkpointer:
             if self._changed and self._rests_until <= now and self._has_written(now):
                 batch, self._changed = self._changed, {}
                 faultpoint("checkpoint.before")
-                self._writing = writer.submit(partial(_write, batch))
+                absent = [record for record in batch if record.is_absent]
+                for record in absent:
+                    record.is_absent = False
+                rows, columns = [record.row for record in absent], {r.response_id: batch[r] for r in batch}
+                self._writing = writer.submit(partial(_write, rows, columns))
                 self._writing.add_done_callback(_heard)
 
     def _look(self, record: Counted, watch: _Watch, now: float) -> None:
@@ -101,7 +111,7 @@ class Checkpointer:
             watch.written, watch.written_at = counted, now
             calls = record.count_calls()
             columns = {"estimated": counted.estimated, **counts_of(counted), "tool_calls": calls}
-            self._changed[record.response_id] = columns
+            self._changed[record] = columns
 
     def _has_written(self, now: float) -> bool:
         """Whether the last batch is through; and how long the writer has rest from us."""
@@ -120,9 +130,11 @@ def _heard(writing: "Future[float]") -> None:
     writing.exception()
 
 
-def _write(batch: dict[str, dict[str, Any]]) -> float:
+def _write(absent: list[dict[str, Any]], batch: dict[str, dict[str, Any]]) -> float:
     """In the writer's thread. A record that has ended meanwhile is left as it is."""
     started = time.perf_counter()
+    if absent:
+        sql.insert(UsageRecord, absent, unless="response_id")
     lease_until = timezone.now() + LEASE
     sql.update_many(
         UsageRecord,

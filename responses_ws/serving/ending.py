@@ -71,7 +71,7 @@ class Ending(msgspec.Struct, frozen=True):
     row: dict[str, Any]
     """Its usage record as it was opened, by column."""
     fields: dict[str, Any]
-    """What the end says of it: status, counts, times."""
+    """What the end says of it: status, counts, times. In the journal none: it has only begun."""
     stored: Stored | None = None
     appending: Appending | None = None
     claim: runs.Claim | None = None
@@ -146,14 +146,15 @@ def commit(ending: Ending) -> Place | ApiError | None:
     return place
 
 
-def keep_word(ending: Ending, promised: Promised | None = None) -> Place | None:
+def keep_word(ending: Ending, promised: Promised | None = None, *, is_new: bool = False) -> Place | None:
     """Write an end that the client has been told: whatever stands there is made to agree.
 
     May run any number of times, here and in a replay: a record that has this end is left alone. Content whose past was
-    deleted meanwhile is deleted with it.
+    deleted meanwhile is deleted with it. ``is_new``: its opening was not written, as far as is known.
     """
     faultpoint("end.begun")
-    if not _close_open(ending, ending.fields):
+    is_whole = is_new and sql.insert(UsageRecord, [{**ending.row, **ending.fields}], unless="response_id")
+    if not is_whole and not _close_open(ending, ending.fields):
         standing = UsageRecord.objects.select_for_update().filter(response_id=ending.response_id).first()
         if standing is None:
             sql.insert(UsageRecord, [{**ending.row, **ending.fields}])
@@ -174,6 +175,11 @@ def keep_word(ending: Ending, promised: Promised | None = None) -> Place | None:
         promised.kept = place
     faultpoint("end.written")
     return place
+
+
+def reopen(ending: Ending) -> None:
+    """Write how a turn began whose process has died: the reaper closes it, unless its end is told, too."""
+    sql.insert(UsageRecord, [ending.row], unless="response_id")
 
 
 def _close_open(ending: Ending, fields: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,6 +31,7 @@ from responses_ws.stores.conversations import Appending
 from responses_ws.stores.memory import hot_tier
 
 from . import ending as ends
+from . import promises
 from .admission import Principal, Ticket
 from .budgets import Reservation
 from .checkpoints import LEASE, checkpointer, counts_of
@@ -40,6 +41,8 @@ from .token_step import TokenStep
 logger = logging.getLogger(__name__)
 
 _PATHS = ("", "append", "rewind", "full")
+_DONE: "Future[Any]" = Future()
+_DONE.set_result(None)
 
 
 class Record:
@@ -92,6 +95,10 @@ class Record:
             "lease_until": now + LEASE,
         }
         self._opened: Future[Any] | None = None
+        self._opening: tuple[File, ...] = ()
+        """Where it was opened in the journal."""
+        self.is_absent = False
+        """The database has not heard of it."""
         self._is_tried = False
         self._token_steps: list[TokenStep] = []
         self.claim: runs.Claim | None = None
@@ -112,10 +119,23 @@ class Record:
         moment: datetime = self._row["started_at"]
         return moment
 
-    def open(self) -> None:
-        """Hand the row to the group writer; `wait_until_open` says when it is durable."""
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row as it was opened, by column."""
+        return self._row
+
+    def open(self, *, is_private: bool) -> None:
+        """Write it down, beside the engine call; `wait_until_open` says when it is durable.
+
+        ``is_private``: nobody but its client asks for what becomes of it. Then, and if no budget counts on it, the
+        journal will do until its first checkpoint or its end, with ``DURABILITY = "journal"``.
+        """
         faultpoint("row.before")
-        self._opened = writer.submit(self._write_row)
+        in_journal = is_private and self.reservation is None and not app_settings.JOURNAL_FSYNC
+        if in_journal and promises.may_run_ahead() and (file := promises.kept(Ending(self._row, {}))) is not None:
+            self._opened, self._opening, self.is_absent = _DONE, (file,), True
+        else:
+            self._opened = writer.submit(self._write_row)
         checkpointer.watch(self)
 
     def _write_row(self) -> None:
@@ -152,8 +172,7 @@ class Record:
         if started_at is not None:
             self._row["started_at"] = started_at
         if self._opened is None:
-            self._opened = Future()
-            self._opened.set_result(None)
+            self._opened = _DONE
         self.claim = claim
         checkpointer.watch(self)
 
@@ -250,22 +269,25 @@ class Record:
         telling = None
         if self.reservation is not None:
             telling = self.reservation.ended(status, usage, self.count_calls())
-        closing = background.spawn(self._close(status, usage, reason, stored, appending))
+        ended_at = time.perf_counter()
+        ending = Ending(self._row, self._end_fields(status, usage, reason, ended_at), stored, appending, self.claim)
+        faultpoint("end.before")
+        closing: Awaitable[Place | Promised | None]
+        if self._may_run_ahead(ending) and (file := promises.kept(ending)) is not None:
+            closing = self._promise(ending, usage, file, ended_at)
+        else:
+            closing = asyncio.shield(background.spawn(self._close(ending, usage, ended_at)))
         try:
-            return await asyncio.shield(closing)
+            return await closing
         finally:
             if telling is not None:
                 # Told beside the commit. The client's next turn, which may come at once, finds what this one has cost.
                 await asyncio.shield(telling)
 
-    async def _close(
-        self, status: str, usage: Usage, reason: str, stored: Stored | None, appending: Appending | None
-    ) -> Place | Promised | None:
-        ended_at = time.perf_counter()
-        duration_ms = (ended_at - self._received_at) * 1000
+    def _end_fields(self, status: str, usage: Usage, reason: str, ended_at: float) -> dict[str, Any]:
         if self.first_token_ms is None:
             self.render_ms = self._render_so_far()
-        fields = {
+        return {
             "status": status,
             "reason": reason[:64],
             "estimated": usage.estimated,
@@ -274,23 +296,20 @@ class Record:
             "ended_at": timezone.now(),
             "render_ms": self.render_ms,
             "first_token_ms": self.first_token_ms,
-            "duration_ms": duration_ms,
+            "duration_ms": (ended_at - self._received_at) * 1000,
             # Of several steps, the one that cost the most.
             "render_path": max((step.path or "" for step in self._token_steps), key=_PATHS.index, default=""),
             "rendered_tokens": sum(step.rendered_tokens for step in self._token_steps),
         }
-        ending = Ending(self._row, fields, stored, appending, self.claim)
-        has_failed = True
-        faultpoint("end.before")
+
+    async def _close(self, ending: Ending, usage: Usage, ended_at: float) -> Place | None:
+        status = "failed"
         try:
-            if self._may_run_ahead(ending) and (promised := await self._promise(ending, usage)) is not None:
-                has_failed = False
-                return promised if stored is not None else None
             end = await self._commit(ending)
-            has_failed = isinstance(end, ApiError)
+            if not isinstance(end, ApiError):
+                status = ending.fields["status"]
         finally:
-            settle_ms = (time.perf_counter() - ended_at) * 1000
-            self._count_in("failed" if has_failed else status, usage, reason, duration_ms, settle_ms)
+            self._count_in(ending, status, usage, ended_at)
         faultpoint("end.durable")
         if isinstance(end, ApiError):
             dispatcher.kick()
@@ -304,7 +323,10 @@ class Record:
         """
         if not isinstance(self._opening_failure(), sql.UNAVAILABLE):
             try:
-                return await durable(writer.submit(partial(ends.commit, ending)))
+                end = await durable(writer.submit(partial(ends.commit, ending)))
+                for file in self._opening:
+                    file.settle()
+                return end
             except sql.UNAVAILABLE:
                 pass
         if ending.claim is not None:
@@ -318,11 +340,13 @@ class Record:
             fields["ended_at"] += timedelta(microseconds=1)
         told = Ending(ending.row, fields)
         try:
-            file = await journal.append(ends.encoded(told), sync=True)
+            file = journal.append(ends.encoded(told))
+            await file.sync()
         except OSError as exc:
             logger.error("The counts of response %s are lost, the reaper will close it: %s", self.response_id, exc)
         else:
-            _settle_when_written(writer.submit(partial(ends.keep_word, told), patience=math.inf), file)
+            writing = writer.submit(partial(ends.keep_word, told), patience=math.inf)
+            promises.settle_when_written(writing, file, *self._opening)
         return unavailable("an end could not be written") if is_lost else None
 
     def _opening_failure(self) -> BaseException | None:
@@ -336,33 +360,51 @@ class Record:
         A conversation and a background response are asked for by their ids elsewhere at any time; and a record that is
         not open yet would be missed by those who look whether a response is still to come.
         """
-        if app_settings.DURABILITY != "journal" or ending.appending is not None or not app_settings.JOURNAL_DIR:
+        if ending.appending is not None or not promises.may_run_ahead():
             return False
         is_open = self._opened is not None and self._opened.done() and self._opening_failure() is None
         return is_open and ending.claim is None and ending.fields["status"] != UsageRecord.Status.FAILED
 
-    async def _promise(self, ending: Ending, usage: Usage) -> Promised | None:
-        """Keep the end in the journal, and have it written. None where the journal cannot keep it."""
-        if ending.stored is not None:
-            # The turn goes on with its own; what is written later is how it is now.
-            stored = msgspec.structs.replace(ending.stored, response={**ending.stored.response})
-            ending = msgspec.structs.replace(ending, stored=stored)
+    async def _promise(self, ending: Ending, usage: Usage, file: File, ended_at: float) -> Promised | None:
+        """Have the end written that ``file`` has. Durable when this returns."""
+        promised = None
         try:
-            file = await journal.append(ends.encoded(ending), sync=app_settings.JOURNAL_FSYNC)
-        except OSError as exc:
-            logger.error("The journal cannot be written, ends wait for the database: %s", exc)
-            return None
-        faultpoint("journal.written")
-        promised = Promised(ending.project_id, self.response_id, ending.stored.end if ending.stored else 0)
-        promised.writing = writer.submit(partial(ends.keep_word, ending, promised), patience=math.inf)
-        _settle_when_written(promised.writing, file)
-        background.spawn(self._keep_promise(ending, promised, usage))
+            faultpoint("journal.written")
+            if ending.stored is None:
+                write = partial(ends.keep_word, ending, is_new=self.is_absent)
+                writing = writer.submit(write, patience=math.inf, lingers=True)
+                promises.settle_when_written(writing, file, *self._opening)
+                writing.add_done_callback(partial(self._was_kept, ending, usage, asyncio.get_running_loop()))
+            else:
+                # The turn goes on with its own; what is written later is how it is now.
+                stored = msgspec.structs.replace(ending.stored, response={**ending.stored.response})
+                ending = msgspec.structs.replace(ending, stored=stored)
+                promised = Promised(ending.project_id, self.response_id, stored.end)
+                promised.writing = writer.submit(partial(ends.keep_word, ending, promised), patience=math.inf)
+                promises.settle_when_written(promised.writing, file)
+                background.spawn(self._keep_promise(ending, promised, usage))
+            if app_settings.JOURNAL_FSYNC:
+                await file.sync()
+        finally:
+            self._count_in(ending, str(ending.fields["status"]), usage, ended_at)
         return promised
+
+    def _was_kept(
+        self, ending: Ending, usage: Usage, loop: asyncio.AbstractEventLoop, writing: "Future[Place | None]"
+    ) -> None:
+        """In the writer's thread."""
+        if (failure := writing.exception()) is not None:
+            logger.error("The end of %s cannot be written: %s", self.response_id, type(failure).__name__)
+            return
+        faultpoint("end.durable")
+        dispatcher.kick()
+        if turn_finished.has_listeners() and not loop.is_closed():
+            loop.call_soon_threadsafe(self._tell_listeners, ending, usage)
 
     async def _keep_promise(self, ending: Ending, promised: Promised, usage: Usage) -> None:
         place = await promised.when_written()
         faultpoint("end.durable")
-        if place is None and ending.stored is not None:
+        if place is None:
             # Deleted, as everything that continued what was deleted.
             hot_tier.forget(ending.project_id, {self.response_id})
             connections.forget_responses(ending.project_id, {self.response_id})
@@ -372,10 +414,14 @@ class Record:
         """It is in the database: tell those who wait for nothing else."""
         dispatcher.kick()
         if turn_finished.has_listeners():
-            background.spawn(dbpool.run(self._tell, str(ending.fields["status"]), usage))
+            self._tell_listeners(ending, usage)
 
-    def _count_in(self, status: str, usage: Usage, reason: str, duration_ms: float, settle_ms: float) -> None:
-        model, checks_ms = self._row["model"], self._row["checks_ms"]
+    def _tell_listeners(self, ending: Ending, usage: Usage) -> None:
+        background.spawn(dbpool.run(self._tell, str(ending.fields["status"]), usage))
+
+    def _count_in(self, ending: Ending, status: str, usage: Usage, ended_at: float) -> None:
+        model, checks_ms, reason = self._row["model"], self._row["checks_ms"], str(ending.fields["reason"])
+        duration_ms, settle_ms = ending.fields["duration_ms"], (time.perf_counter() - ended_at) * 1000
         phases = _phases(checks_ms, self.render_ms or 0.0, self.first_token_ms, duration_ms, settle_ms)
         if self._ticket is not None:
             self._ticket.phases = phases
@@ -398,7 +444,7 @@ class Record:
                 "transport": self._row["transport"],
                 "model": model,
                 "status": status,
-                "reason": reason[:64],
+                "reason": reason,
                 "duration_ms": round(duration_ms, 1),
                 "checks_ms": round(checks_ms, 1),
                 "render_ms": self.render_ms and round(self.render_ms, 1),
@@ -413,7 +459,7 @@ class Record:
             {
                 "gen_ai.response.id": self.response_id,
                 "gen_ai.response.model": self._row["model"],
-                "gen_ai.response.finish_reasons": [reason[:64] or status],
+                "gen_ai.response.finish_reasons": [reason or status],
                 "gen_ai.usage.input_tokens": usage.input_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
                 "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
@@ -424,7 +470,7 @@ class Record:
             }
         )
         if status == "failed":
-            self._span.fail(reason[:64] or status)
+            self._span.fail(reason or status)
 
     def _tell(self, status: str, usage: Usage) -> None:
         """In a thread of the pool."""
@@ -450,13 +496,3 @@ def _phases(
         "rest": duration_ms - spoke_ms,
         "settle": settle_ms,
     }
-
-
-def _settle_when_written(writing: "Future[Place | None]", file: File) -> None:
-    """What the journal has is news until the database has it, too."""
-
-    def settle(done: "Future[Place | None]") -> None:
-        if done.exception() is None:
-            file.settle()
-
-    writing.add_done_callback(settle)

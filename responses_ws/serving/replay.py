@@ -13,7 +13,7 @@ from responses_ws.runtime.faults import faultpoint
 from responses_ws.runtime.journal import legacies
 from responses_ws.runtime.sql import UNAVAILABLE
 
-from .ending import decoded, keep_word
+from .ending import decoded, keep_word, reopen
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ SECONDS_BETWEEN = 10.0
 
 
 def replay() -> int:
-    """Write what lies in the journals of dead processes. Returns how many ends. Uses the ORM: not on the loop.
+    """Write what lies in the journals of dead processes. Returns how many records. Uses the ORM: not on the loop.
 
     Any number of processes may do it at once, and again: a lock gives each file to one of them, and an end that is
     there already is left alone.
@@ -32,8 +32,12 @@ def replay() -> int:
         for record in legacy.records:
             faultpoint("replay.before")
             try:
+                told = decoded(record)
                 with transaction.atomic():
-                    keep_word(decoded(record))
+                    if told.fields:
+                        keep_word(told)
+                    else:
+                        reopen(told)
                 total += 1
             except UNAVAILABLE:
                 # The file stays for the next one who comes by.
@@ -48,7 +52,7 @@ def replay() -> int:
         else:
             legacy.delete()
     if total:
-        logger.warning("Replayed %d ends of responses from the journals of processes that died", total)
+        logger.warning("Replayed %d records of responses from the journals of processes that died", total)
     return total
 
 

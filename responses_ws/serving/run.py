@@ -136,6 +136,12 @@ class Run:
         return self._record
 
     @property
+    def _is_private(self) -> bool:
+        """Nobody but its client will ask for it: it is not stored, has no conversation, and no idempotency key."""
+        asked = self.asked
+        return not asked.request.is_stored and asked.hold is None and asked.response_id is None
+
+    @property
     def _is_sealed_whole(self) -> bool:
         """Compaction is asked for, of a context that no summary would make much shorter."""
         return self._context.asks_compaction and self._context.is_short()
@@ -255,7 +261,7 @@ class Run:
             self._start()
         if not record.is_open:
             # The engine was called first; the record becomes durable while it works.
-            record.open()
+            record.open(is_private=self._is_private)
         try:
             async with aclosing(self._answer(needs_engine=needs_engine, needs_preparing=needs_preparing)) as events:
                 async for frames in events:

@@ -128,10 +128,10 @@ time.sleep(60)
     assert left_in(tmp_path) == [b"promised"]
 
 
-async def test_it_goes_on_in_another_file_before_one_grows_too_large(tmp_path: Path, settings) -> None:
+def test_it_goes_on_in_another_file_before_one_grows_too_large(tmp_path: Path, settings) -> None:
     settings.RESPONSES_WS = {"JOURNAL_DIR": str(tmp_path)}
 
-    files = [await journal.append(bytes(1_500_000), sync=True) for _ in range(6)]
+    files = [journal.append(bytes(1_500_000)) for _ in range(6)]
 
     assert len({id(file) for file in files}) == 2
     for file in files:
@@ -143,15 +143,15 @@ async def test_syncs_are_shared_and_all_are_told(tmp_path: Path, settings) -> No
     settings.RESPONSES_WS = {"JOURNAL_DIR": str(tmp_path)}
 
     async with asyncio.timeout(30):
-        await asyncio.gather(*(journal.append(b"x", sync=True) for _ in range(100)))
-        await journal.append(b"x", sync=True)
+        await asyncio.gather(*(journal.append(b"x").sync() for _ in range(100)))
+        await journal.append(b"x").sync()
 
     journal.close()
     assert len(left_in(tmp_path)) == 101
 
 
-async def test_without_a_directory_nothing_can_be_kept(settings) -> None:
+def test_without_a_directory_nothing_can_be_kept(settings) -> None:
     settings.RESPONSES_WS = {"JOURNAL_DIR": ""}
 
     with pytest.raises(OSError, match="JOURNAL_DIR"):
-        await journal.append(b"x", sync=False)
+        journal.append(b"x")

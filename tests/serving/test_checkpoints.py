@@ -21,6 +21,8 @@ class Running:
         self.began = time.monotonic()
         self.pace = pace
         self.calls = 0
+        self.is_absent = False
+        self.row: dict[str, Any] = {}
 
     def count_calls(self) -> int:
         return self.calls
@@ -73,7 +75,7 @@ async def test_batches_do_not_queue_up_behind_a_slow_database(
         def submit(self, write: Any) -> Any:
             from concurrent.futures import Future
 
-            batches.append(write.args[0])
+            batches.append(write.args[1])
             return Future()
 
     monkeypatch.setattr(checkpoints, "writer", SlowWriter())

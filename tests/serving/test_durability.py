@@ -241,6 +241,7 @@ async def test_what_is_not_stored_leaves_numbers_in_the_journal_and_no_word(
     [path] = directory.iterdir()
     with_content = path.read_bytes()
     slow.end()
+    await background.settle()
     unstored = await told(principal, slow, f"!tokens 30 !rate 2000 {canaries[0]}", store=False, **fields)
     without = b"".join(path.read_bytes() for path in directory.iterdir())
 

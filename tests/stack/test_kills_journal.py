@@ -23,6 +23,9 @@ POINTS = (
     "end.written",
     "end.durable",
 )
+PRIVATE_POINTS = ("row.before", "output.before", "checkpoint.written", "journal.written", "end.begun", "end.durable")
+"""Of a turn that is not stored: the database hears of it at its first checkpoint or at its end."""
+LONG = "!tokens 600 !rate 250 once upon a time"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +36,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def killed_at(rig: Rig, point: str, *, store: bool = True) -> Turn:
     """A turn of a server that is killed at that point of it."""
+    said = LONG if point.startswith("checkpoint") else SAID
     with rig.web("doomed", fault=f"{point}:1:kill") as doomed:
-        turn = doomed.client().turn(point, input=SAID, store=store)
+        turn = doomed.client().turn(point, input=said, store=store)
         assert doomed.died() == -signal.SIGKILL, f"{point} was not passed: {turn.kinds}"
     rig.interrupted()
     return turn
@@ -64,8 +68,10 @@ def test_a_server_killed_between_its_word_and_the_database_keeps_it(rig: Rig, fi
             # It is found in the journal of the dead before anybody else has looked there.
             resume(killed[point])
         rig.run(REPLAY)
-    unstored = killed_at(rig, "terminal.after", store=False)
-    rig.run(REPLAY)
+    private = {}
+    for point in (*PRIVATE_POINTS, "terminal.after"):
+        private[point] = killed_at(rig, point, store=False)
+        rig.run(REPLAY)
     books = check(rig, well)
 
     kept = {record["response_id"]: record["status"] for record in books["records"]}
@@ -73,12 +79,16 @@ def test_a_server_killed_between_its_word_and_the_database_keeps_it(rig: Rig, fi
     assert {kept[str(turn.response_id)] for turn in killed.values() if turn.is_acknowledged} == {"completed"}
     assert kept[str(killed["end.before"].response_id)] == "abandoned"
     assert kept[str(untold.response_id)] == "completed"
-    assert kept[str(unstored.response_id)] == "completed"
+    # Of one that was killed before its output, its client has seen a beginning or nothing.
+    told = {point: kept[turn.response_id] for point, turn in private.items() if turn.response_id}
+    promised = dict.fromkeys(("journal.written", "end.begun", "end.durable", "terminal.after"), "completed")
+    assert told.pop("output.before", "abandoned") == "abandoned"
+    assert told == {"checkpoint.written": "abandoned", **promised}
     figure(
         1,
         "kill -9 between the journal and the database",
         target="0 lost, 0 double, 100 % of chains resumed in 1 s",
-        points=len(POINTS) + 2,
+        points=len(POINTS) + len(PRIVATE_POINTS) + 3,
         lost_or_double=0,
         resumed_seconds_at_most=round(max(resumed), 3),
     )
