@@ -1,6 +1,5 @@
 """SGLang, asked in token ids: ``/generate``."""
 
-from array import array
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from itertools import count
@@ -99,10 +98,10 @@ class SGLang(OpenAIChat):
         if asked.top_logprobs is not None:
             fields |= {"return_logprob": True, "top_logprobs_num": asked.top_logprobs, "return_text_in_logprobs": True}
         if session is None:
-            ids = request.prompt.json()
+            ids: bytes | memoryview = request.prompt.json()
         else:
             fields["session_params"] = {"id": session.id}
-            ids = msgspec.json.encode(request.prompt.since(len(session.ids)).tolist())[1:-1]
+            ids = msgspec.json.encode(request.prompt.since(len(session)).tolist())[1:-1]
         body = b"".join((b'{"input_ids":[', ids, b"],", msgspec.json.encode(fields)[1:]))
         return StreamedAnswer(self._client, f"{self.root}/generate", body, SGLangStream(asked.top_logprobs))
 
@@ -185,10 +184,7 @@ class _SessionCall(BegunAnswer[TokenDelta]):
     def _give_back(self) -> None:
         if self._session is None:
             return
-        held: array[int] | None = None
-        if self._has_finished:
-            held = self._request.prompt.since(0)
-            held.extend(self._sampled)
+        held = (self._request.prompt, self._sampled) if self._has_finished else None
         self._engine.sessions.give_back(self._session, held)
         self._session = None
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from array import array
 from uuid import uuid4
 
 import msgspec
@@ -28,16 +27,21 @@ Key = tuple[str | None, str | None]
 class Session:
     """What one session of the server holds."""
 
-    __slots__ = ("id", "key", "ids", "is_busy", "used_at")
+    __slots__ = ("id", "key", "prompt", "sampled", "is_busy", "used_at")
 
     def __init__(self, key: Key) -> None:
         self.id = f"chain-{uuid4().hex}"
         self.key = key
-        self.ids: array[int] = array("I")
-        """Prompt and answer of its last request that has ended by itself."""
+        self.prompt = TokenLog()
+        """Of its last request that has ended by itself."""
+        self.sampled: list[int] = []
+        """The answer to it."""
         self.is_busy = True
         """It takes one request at a time."""
         self.used_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.sampled)
 
 
 class Sessions:
@@ -62,20 +66,19 @@ class Sessions:
             if session.is_busy:
                 return None
             is_kept = now < session.used_at + SECONDS_KEPT - SECONDS_EARLIER
-            held = len(session.ids)
-            if is_kept and held < len(prompt) and prompt.since(0)[:held] == session.ids:
+            if is_kept and len(session) < len(prompt) and prompt.begins_with(session.prompt, session.sampled):
                 session.is_busy = True
                 return session
             # A fork, or a log that was cut back: a session cannot be.
             self.drop(session)
         return await self._opened(key, now)
 
-    def give_back(self, session: Session, held: "array[int] | None") -> None:
+    def give_back(self, session: Session, held: tuple[TokenLog, list[int]] | None) -> None:
         """Its request is over. ``held``: prompt and answer; None if it was left: then it holds what it held before."""
         session.is_busy = False
         session.used_at = asyncio.get_running_loop().time()
         if held is not None:
-            session.ids = held
+            session.prompt, session.sampled = held
         if self._by_key.get(session.key) is session:
             self._by_key[session.key] = self._by_key.pop(session.key)
 

@@ -126,8 +126,8 @@ class ChatPrompt:
     @property
     def memory_bytes(self) -> int:
         """What the context takes in memory, roughly: these messages, the items that they say, and the token ids."""
-        # An id is four bytes, and up to six more as JSON.
-        return 3 * self.byte_length + 10 * (len(self.tokens) if self.tokens is not None else 0)
+        # An id is up to seven bytes of JSON.
+        return 3 * self.byte_length + 7 * (len(self.tokens) if self.tokens is not None else 0)
 
     def json(self) -> bytes:
         """All messages as the inside of a JSON array. A copy of bytes; nothing is encoded again."""

@@ -171,13 +171,13 @@ class NextDraft(_TemplateDraft):
             self._make_full()
             return
         tail = tail[len(skipped) :]
-        last_id = base.since(len(base) - 1)[0] if len(base) else -1
+        last_id = base.last_id
         if seam.closing and last_id in renderer.stop_ids:
             tail = tail[len(seam.closing) :]
         kind = outline_of(self._new[-1] if self._new else self._last).kind
         opening = renderer.seams.opening(kind, **renderer.options(self._prompt, self._ask))
         texts = self._texts(new, tail, render)
-        self._encode(texts, opening, hidden, renderer.tokenizer.name_of(last_id) or "")
+        self._encode(texts, opening, hidden, (renderer.tokenizer.name_of(last_id) or "") if last_id is not None else "")
 
     def _context(self, new: Sequence[Message]) -> list[Message]:
         """A small conversation that ends in what stands for the message before the new ones."""

@@ -10,55 +10,59 @@ from responses_ws.connection.log import SharedLog
 
 SpanKind = Literal["rendered", "opening", "sampled"]
 
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(list[int]).decode
+
 
 class Span(msgspec.Struct, gc=False):
     """A run of ids that came in one go. Spans are the places to which a log can be cut back."""
 
     end: int
     """Position behind its last id; it starts where the span before it ends."""
+    size: int
+    """The same in the log's bytes."""
     kind: SpanKind
     """``rendered`` from messages; ``opening`` of the assistant's turn; ``sampled`` by the model, never re-encoded."""
     messages: int
     """How many of the prompt's messages the log holds up to here."""
     has_reasoning: bool = False
     """The model's reasoning is in it, which many templates forget later."""
-    json: bytes | None = None
-    """Its ids as the inside of a JSON array, once an engine was sent them so."""
 
 
 class TokenLog:
-    """An immutable view of the first ``len(log)`` ids of a growing array.
+    """An immutable view of the first ``len(log)`` ids of a growing log.
 
-    Shared as `SharedLog` is: extending the newest view writes behind it, cost O(new); extending an older one, a fork or
-    a log that was cut back, copies the past once. Their JSON is kept with the spans, so that a call joins bytes and
-    encodes what is new. Not thread-safe: extend on the event loop only.
+    Ids are kept as engines are sent them, in JSON, each with a comma behind it: a call copies bytes, and nothing that
+    was there is encoded again. Looking at ids costs their decoding: look at the last ones only. Shared as `SharedLog`
+    is: extending the newest view writes behind it, cost O(new); extending an older one, a fork or a log that was cut
+    back, copies the past once. Not thread-safe: extend on the event loop only.
     """
 
-    __slots__ = ("_ids", "spans", "fingerprint")
+    __slots__ = ("_written", "spans", "fingerprint")
 
     def __init__(self, fingerprint: bytes = b"") -> None:
-        self._ids = array("I")
+        self._written = bytearray()
         self.spans: SharedLog[Span] = SharedLog()
         self.fingerprint = fingerprint
         """Digest of all that the ids depend on beside the messages: renderer, its options, tools, instructions."""
 
     def extended(self, ids: Sequence[int], kind: SpanKind, *, messages: int, has_reasoning: bool = False) -> "TokenLog":
         """This log with one more span of ``ids``, after which it holds the first ``messages`` messages."""
-        end = len(self)
-        view = TokenLog(self.fingerprint)
-        view._ids = self._ids if len(self._ids) == end else self._ids[:end]
-        view._ids.extend(ids)
-        span = Span(end + len(ids), kind, messages, has_reasoning)
-        view.spans = self.spans.extended([span])
+        end, size = self._ends
+        written = self._written if len(self._written) == size else self._written[:size]
+        if len(ids):
+            new = memoryview(_encode(ids if isinstance(ids, list) else list(ids)))[1:-1]
+            try:
+                written += new
+            except BufferError:
+                # Somebody is still looking at what `json` has shown.
+                written = written + new
+            written += b","
+            end, size = end + len(ids), len(written)
+        view = TokenLog.__new__(TokenLog)
+        view.fingerprint = self.fingerprint
+        view._written = written
+        view.spans = self.spans.extended([Span(end, size, kind, messages, has_reasoning)])
         return view
-
-    @classmethod
-    def of(cls, fingerprint: bytes, ids: "array[int]", spans: Sequence[Span]) -> "TokenLog":
-        """The log that was told apart into these. Costs its length."""
-        log = cls(fingerprint)
-        log._ids = ids
-        log.spans = SharedLog(spans)
-        return log
 
     def shared_spans(self, other: "TokenLog") -> int:
         """How many spans at its beginning are the other's, too. Costs what is behind them."""
@@ -68,10 +72,19 @@ class TokenLog:
             count -= 1
         return count
 
+    def begins_with(self, other: "TokenLog", more: Sequence[int] = ()) -> bool:
+        """Whether its first ids are those of ``other``, and ``more`` behind them. Costs what is not shared."""
+        spans = self.shared_spans(other)
+        start = self.spans[spans - 1].end if spans else 0
+        known = other.since(start)
+        known.extend(more)
+        return self.since(start)[: len(known)] == known
+
     def until(self, spans: int) -> "TokenLog":
         """The log as it was after its first ``spans`` spans."""
-        view = TokenLog(self.fingerprint)
-        view._ids = self._ids
+        view = TokenLog.__new__(TokenLog)
+        view.fingerprint = self.fingerprint
+        view._written = self._written
         view.spans = self.spans.until(spans)
         return view
 
@@ -98,21 +111,36 @@ class TokenLog:
 
     def since(self, start: int) -> "array[int]":
         """Ids from position ``start`` on, as an array of their own."""
-        return self._ids[start : len(self)]
+        size = self._ends[1]
+        count = len(self.spans)
+        while count and self.spans[count - 1].end > start:
+            count -= 1
+        first, at = (self.spans[count - 1].end, self.spans[count - 1].size) if count else (0, 0)
+        if at == size:
+            return array("I")
+        return array("I", _decode(b"".join((b"[", self._written[at : size - 1], b"]")))[start - first :])
+
+    @property
+    def last_id(self) -> int | None:
+        """None of an empty log."""
+        size = self._ends[1]
+        start = self._written.rfind(b",", 0, max(size - 1, 0)) + 1
+        return int(self._written[start : size - 1]) if size else None
 
     @property
     def messages(self) -> int:
         """How many of the prompt's messages it holds."""
         return self.spans.last.messages if len(self.spans) else 0
 
-    def json(self) -> bytes:
-        """The ids as the inside of a JSON array. A copy of bytes; each span is encoded once."""
-        start, pieces = 0, []
-        for span in self.spans:
-            if span.json is None:
-                # Sliced: what msgspec gives holds more memory than it shows.
-                span.json = msgspec.json.encode(self._ids[start : span.end].tolist())[1:-1]
-            if span.json:
-                pieces.append(span.json)
-            start = span.end
-        return b",".join(pieces)
+    def json(self) -> memoryview:
+        """The ids as the inside of a JSON array. Copy them at once: as long as they are looked at, extending the log
+        copies all of it."""
+        return memoryview(self._written)[: max(self._ends[1] - 1, 0)]
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """How many ids there are, and bytes."""
+        if not len(self.spans):
+            return 0, 0
+        last = self.spans.last
+        return last.end, last.size

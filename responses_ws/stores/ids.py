@@ -72,14 +72,17 @@ class SavedIds:
             spans += segment.spans
             ids += _unpacked(segment.ids)
             fingerprint, position = segment.fingerprint, at
-        kept = [Span(span.end, _KINDS[span.kind], span.messages, span.has_reasoning) for span in spans]
         count = next(
-            (number for number, digest in enumerate(_digests(kept, messages)) if digest != spans[number].digest),
-            len(kept),
+            (number for number, digest in enumerate(_digests(spans, messages)) if digest != spans[number].digest),
+            len(spans),
         )
-        if not count or len(ids) != kept[-1].end:
+        if not count or len(ids) != spans[-1].end:
             return None
-        return TokenLog.of(fingerprint, ids[: kept[count - 1].end], kept[:count])
+        log, start = TokenLog(fingerprint), 0
+        for span in spans[:count]:
+            new, start = ids[start : span.end], span.end
+            log = log.extended(new, _KINDS[span.kind], messages=span.messages, has_reasoning=span.has_reasoning)
+        return log
 
 
 def worth_saving(prompt: ChatPrompt) -> TokenLog | None:
@@ -104,7 +107,7 @@ def segment_of(log: TokenLog, messages: SharedLog[bytes], *, base: int, before: 
     return msgspec.msgpack.encode(Segment(base if kept else 0, kept, log.fingerprint, spans, ids))
 
 
-def _digests(spans: Sequence[Span], messages: SharedLog[bytes], *, held: int = 0) -> Iterable[bytes]:
+def _digests(spans: Sequence[Span | _SavedSpan], messages: SharedLog[bytes], *, held: int = 0) -> Iterable[bytes]:
     """For each span a digest of the messages that it adds to those that are ``held`` before it."""
     for span in spans:
         if span.messages > len(messages):
