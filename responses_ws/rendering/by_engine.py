@@ -8,7 +8,7 @@ import msgspec
 from .base import Ask, Draft, EngineDraft, Opening, OutputParser, Renderer
 from .chat import ChatPrompt
 from .openings import opening_for
-from .parsing import FAMILIES, build_parser, schemas_of
+from .parsing import FAMILIES, Parsers
 from .template_options import read_model
 from .tokenizer import Tokenizer
 from .tokens import TokenLog
@@ -38,6 +38,7 @@ class ByEngine(Renderer):
         self._tokenizer = tokenizer
         self._family = family
         self.stop_ids = tuple(tokenizer.controls[name] for name in stop_tokens)
+        self._parsers = Parsers(family, tokenizer.raw, self.stop_ids)
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> "ByEngine":
@@ -68,15 +69,7 @@ class ByEngine(Renderer):
         return opening_for(FAMILIES[self._family], self._tokenizer, ask, behind="")
 
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
-        tail, opening = log.openings()
-        return build_parser(
-            self._family,
-            tokenizer=self._tokenizer.raw,
-            tail=tail,
-            opening=opening,
-            tools=schemas_of(ask.tools),
-            stop_ids=self.stop_ids,
-        )
+        return self._parsers.parser(log, ask.tools)
 
 
 def _read(options: Mapping[str, Any]) -> ByEngineOptions:

@@ -15,7 +15,7 @@ from .base import Ask, Draft, Opening, OutputParser, Renderer
 from .chat import ChatPrompt
 from .conversation import Manners, Message, adapted
 from .openings import opening_for
-from .parsing import FAMILIES, build_parser, schemas_of
+from .parsing import FAMILIES, Parsers
 from .template_options import read_model
 from .tokenizer import Hidden, Tokenizer
 from .tokens import TokenLog
@@ -44,6 +44,7 @@ class RenderersRenderer(Renderer):
         except (ValidationError, ValueError) as exc:
             raise ValueError(f"NAME or KWARGS: {exc}") from exc
         self.stop_ids = tuple(self._renderer.get_stop_token_ids())
+        self._parsers = Parsers(family, tokenizer.raw, self.stop_ids)
         self._identity = repr((tokenizer.digest, name, sorted(fields.items()))).encode()
         question: list[Message] = [{"role": "user", "content": "x"}]
         closed, opened = self._whole(question, None, opens=False), self._whole(question, None, opens=True)
@@ -74,15 +75,7 @@ class RenderersRenderer(Renderer):
         return opening_for(FAMILIES[self._family], self.tokenizer, ask, behind=behind)
 
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
-        tail, opening = log.openings()
-        return build_parser(
-            self._family,
-            tokenizer=self.tokenizer.raw,
-            tail=tail,
-            opening=opening,
-            tools=schemas_of(ask.tools),
-            stop_ids=self.stop_ids,
-        )
+        return self._parsers.parser(log, ask.tools)
 
     def whole(self, messages: Sequence[Message], tools: bytes | None) -> list[int]:
         """Ids of all of these. Raises InvalidRequest: the renderer refuses them."""

@@ -17,7 +17,7 @@ from .conversation import Message, adapted
 from .draft import FullDraft, NextDraft
 from .facts import TOOL, probe
 from .openings import opening_for
-from .parsing import FAMILIES, build_parser, schemas_of
+from .parsing import FAMILIES, Parsers
 from .seams import Anchor, Kind, Seam, Seams, outline_of
 from .template_options import read_model, read_options, template_of
 from .tokenizer import Hidden, Tokenizer
@@ -85,6 +85,7 @@ class TemplateRenderer(Renderer):
             for name in sorted(stops, key=lambda name: (name != first, tokenizer.controls[name]))
         )
         self.stop_names = frozenset(stops)
+        self._parsers = Parsers(family, tokenizer.raw, self.stop_ids)
         self.mark = f"mark{tokenizer.nonce}"
         self.forgets_at_user = thinking == "template" and self.facts.forgets_at_user
         self.forgets_at_once = thinking == "template" and self.facts.forgets_at_once
@@ -147,15 +148,7 @@ class TemplateRenderer(Renderer):
         return opening_for(FAMILIES[self.family], self.tokenizer, ask, behind=behind or "")
 
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
-        tail, opening = log.openings()
-        return build_parser(
-            self.family,
-            tokenizer=self.tokenizer.raw,
-            tail=tail,
-            opening=opening,
-            tools=schemas_of(ask.tools),
-            stop_ids=self.stop_ids,
-        )
+        return self._parsers.parser(log, ask.tools)
 
     def render(
         self, messages: Sequence[Message], ask: Ask, hidden: Hidden, *, size: int, stands_in: bool = False

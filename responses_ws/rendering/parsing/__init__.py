@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from responses_ws.rendering.base import OutputParser
+from responses_ws.rendering.tokens import TokenLog
 
 from .families import FAMILIES, CallForm, Family
 from .parser import FamilyParser
@@ -14,7 +15,9 @@ from .parser import FamilyParser
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["FAMILIES", "CallForm", "Family", "build_parser", "schemas_of"]
+__all__ = ["FAMILIES", "CallForm", "Family", "Parsers", "build_parser", "schemas_of"]
+
+_MOST_REMEMBERED = 64
 
 
 def build_parser(
@@ -40,6 +43,37 @@ def build_parser(
         KeyError: there is no such family.
     """
     return FamilyParser(FAMILIES[family], tokenizer, tail=tail, opening=opening, tools=tools, stop_ids=stop_ids)
+
+
+class Parsers:
+    """Those of one model. Answers that begin alike have a parser that has read their beginning once."""
+
+    def __init__(self, family: str, tokenizer: "Tokenizer", stop_ids: Collection[int]) -> None:
+        self._family = FAMILIES[family]
+        self._tokenizer = tokenizer
+        self._stop_ids = frozenset(stop_ids)
+        self._begun: dict[tuple[bytes, bytes | None], FamilyParser] = {}
+
+    def parser(self, log: TokenLog, tools: bytes | None) -> OutputParser:
+        """For the answer to a log, with these ``tools``, an encoded array of chat-completions tools."""
+        tail, opening = log.openings()
+        key = (tail.tobytes(), tools)
+        begun = None if opening else self._begun.get(key)
+        if begun is None:
+            begun = FamilyParser(
+                self._family,
+                self._tokenizer,
+                tail=tail,
+                opening=opening,
+                tools=schemas_of(tools),
+                stop_ids=self._stop_ids,
+            )
+            if opening or not begun.can_be_copied:
+                return begun
+            if len(self._begun) >= _MOST_REMEMBERED:
+                self._begun.clear()
+            self._begun[key] = begun
+        return begun.copied()
 
 
 @lru_cache(maxsize=64)

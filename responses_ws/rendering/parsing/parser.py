@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from responses_ws.protocol.sampling import CallArguments, CallStart, Delta, FinishReason
+from responses_ws.protocol.sampling import CallArguments, CallStart, Delta, FinishReason, ReasoningDelta, TextDelta
 from responses_ws.rendering.base import OutputParser
 
 from .bodies import WHITESPACE, CallBody, NotACall
@@ -38,9 +38,8 @@ class FamilyParser(OutputParser):
     ) -> None:
         self._tools: Tools = tools or {}
         self._form = family.call if tools else None
-        self._markers = markers_of(family, tokenizer, with_calls=self._form is not None)
+        self._markers = markers_of(family, tokenizer, with_calls=self._form is not None, stop_ids=frozenset(stop_ids))
         self._has_markers = bool(self._markers.by_id or self._markers.by_text)
-        self._stop_ids = frozenset(stop_ids)
         self._detokeniser = Detokeniser(tokenizer)
         self._said = Said()
         self._state: Literal["text", "reasoning", "calls"] = "text"
@@ -63,7 +62,32 @@ class FamilyParser(OutputParser):
         self._is_behind_marker = False
         self._begin_with(tail, opening)
 
+    @property
+    def can_be_copied(self) -> bool:
+        """Nothing but plain values tells where it stands."""
+        is_between = self._markers.is_bytewise and not self._detokeniser.pending
+        return is_between and self._body is None and not self._said.deltas
+
+    def copied(self) -> "FamilyParser":
+        """Another that stands where this one does, if it `can_be_copied`."""
+        copy = FamilyParser.__new__(FamilyParser)
+        for name, value in vars(self).items():
+            # One by one: CPython reads attributes of an object faster that never had to show its dictionary.
+            setattr(copy, name, value)
+        copy._said, copy._detokeniser = Said(), Detokeniser(self._detokeniser.tokenizer)
+        return copy
+
     def feed(self, ids: Sequence[int], logprobs: Sequence[dict[str, Any]] = ()) -> list[Delta]:
+        if len(ids) == 1 and self._state != "calls" and not logprobs:
+            word = self._markers.words.get(ids[0])
+            if word is not None and word[-1] != "\n" and self._is_flowing:
+                # Nearly always. What `_read` would come to.
+                said = self._said
+                tokens, said.ids = said.ids + 1, 0
+                if self._state == "text":
+                    return [TextDelta(word, tokens)]
+                self.reasoning_tokens += 1
+                return [ReasoningDelta(word, tokens)]
         self._read(ids, logprobs)
         self.calls = self._said.calls
         return self._said.take()
@@ -96,25 +120,39 @@ class FamilyParser(OutputParser):
         self._said.deltas = [one for one in self._said.take() if isinstance(one, CallStart | CallArguments)]
 
     def _read(self, ids: Sequence[int], logprobs: Sequence[dict[str, Any]]) -> None:
-        said, by_id = self._said, self._markers.by_id
+        said, detokeniser, markers = self._said, self._detokeniser, self._markers
         for position, token_id in enumerate(ids):
             said.ids += 1
-            if token_id in self._stop_ids:
+            if token_id in markers.stop_ids:
                 continue
             if logprobs:
                 said.logprobs.append(logprobs[position])
             was_reasoning = self._state == "reasoning"
-            text = self._detokeniser.feed(token_id)
-            marker = by_id.get(token_id)
-            if marker is not None:
+            is_between = not detokeniser.pending
+            word = markers.words.get(token_id) if is_between else None
+            marker = markers.by_id.get(token_id) if word is None else None
+            if word is not None:
+                if self._perhaps_marker:
+                    self._hear(word)
+                else:
+                    self._take(word)
+            elif marker is not None:
                 kind, literal = marker
-                self._hear(text.removesuffix(literal))
+                self._hear(detokeniser.feed(token_id).removesuffix(literal))
                 self._let_go()
                 self._mark(kind, literal)
-            elif text:
+            elif text := detokeniser.feed(token_id):
+                if is_between:
+                    markers.learn(token_id, text)
                 self._hear(text)
             if was_reasoning and self._state == "reasoning":
                 self.reasoning_tokens += 1
+
+    @property
+    def _is_flowing(self) -> bool:
+        """In text or reasoning, all that was read has been said, and it was something."""
+        is_held = self._held or self._perhaps_marker or self._said.logprobs or self._detokeniser.pending
+        return not (self._is_fresh or is_held)
 
     def _hear(self, text: str) -> None:
         """Text, in which markers without an id are still to be found."""

@@ -1,17 +1,19 @@
 import json
 import re
+import sys
 from os.path import commonprefix
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
-from responses_ws.protocol.sampling import CallArguments, TextDelta
+from responses_ws.protocol.sampling import CallArguments, Delta, TextDelta
 from responses_ws.rendering.base import OutputParser
-from responses_ws.rendering.parsing import FAMILIES, build_parser, schemas_of
+from responses_ws.rendering.parsing import FAMILIES, Parsers, build_parser, schemas_of
+from responses_ws.rendering.tokens import TokenLog
 
 from .answers import ANSWERS, TOOLS, Answer, call, text
-from .vocabulary import END, MARKERS, merged, sentencepiece, tokenizer, told, typed
+from .vocabulary import END, MARKERS, Seen, merged, sentencepiece, tokenizer, told, typed
 
 VOCABULARIES = {
     "with ids": tokenizer(*MARKERS),
@@ -252,3 +254,58 @@ def test_a_call_that_is_begun_for_the_model_is_told_of(family: str, vocabulary: 
 
         assert told(parser, [[one] for one in vocabulary.encode(said).ids]) == [call("save", "{}")]
         assert parser.malformed_calls == 0
+
+
+def log_opened_by(tail: list[int], opening: list[int]) -> TokenLog:
+    log = TokenLog().extended([1, 2], "rendered", messages=1).extended(tail, "opening", messages=1)
+    return log.extended(opening, "opening", messages=1) if opening else log
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
+@pytest.mark.parametrize("said", ["<think>\n", "", '<tool_call>\n{"name": "save", "arguments": '])
+def test_answers_that_begin_alike_are_read_each_for_itself(said: str, vocabulary: Tokenizer) -> None:
+    tools = json.dumps([{"type": "function", "function": {"name": name}} for name in TOOLS]).encode()
+    parsers = Parsers("think-hermes", vocabulary, [vocabulary.token_to_id(END)])
+    tail = vocabulary.encode(said if said.startswith("<think>") else "assistant\n").ids
+    opening = vocabulary.encode(said).ids if "call" in said else []
+    log = log_opened_by(tail, opening)
+    fresh = build_parser(
+        "think-hermes",
+        tokenizer=vocabulary,
+        tail=tail,
+        opening=opening,
+        tools=schemas_of(tools),
+        stop_ids=[vocabulary.token_to_id(END)],
+    )
+    ids = vocabulary.encode('{"a": "世"}\n</tool_call></think>\n\nSo 😀 be it.' + END).ids
+    one, other = parsers.parser(log, tools), parsers.parser(log, tools)
+
+    before = one.feed(ids[:9])
+    made = [fresh, other, parsers.parser(log, tools)]
+    seen = [told(parser, [[token_id] for token_id in ids]) for parser in made]
+
+    assert seen[0] == seen[1] == seen[2] == told_with(before, one, ids[9:])
+    made.append(one)
+    assert len({(parser.calls, parser.malformed_calls, parser.reasoning_tokens) for parser in made}) == 1
+
+
+def told_with(before: list[Delta], parser: OutputParser, ids: list[int]) -> list[Seen]:
+    return merged([*before, *parser.feed(ids), *parser.finish("stop")])
+
+
+def test_a_word_that_was_read_before_takes_four_calls() -> None:
+    vocabulary = VOCABULARIES["with ids"]
+    ids = vocabulary.encode("I think that we know the weather.").ids
+    parser = parser_of(Answer("think-hermes", "", []), vocabulary)
+    told(parser, [[one] for one in ids])
+    calls: list[str] = []
+
+    sys.setprofile(lambda _frame, event, _arg: calls.append(event) if event in ("call", "c_call") else None)
+    try:
+        said = [parser.feed([one]) for one in ids]
+    finally:
+        sys.setprofile(None)
+
+    assert all(len(deltas) == 1 for deltas in said)
+    # `feed`, whether it flows, `len`, `dict.get`; and ending the profile.
+    assert len(calls) <= 4 * len(ids) + 2
