@@ -117,6 +117,56 @@ class Counted:
         return getattr(self._transport, name)
 
 
+@pytest.mark.parametrize("cut", ["whole", "within its head", "within its text", "with half of the next"])
+async def test_a_message_is_the_same_however_it_comes(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one that comes whole and alone is read without the parser."""
+    parsed: list[int] = []
+
+    def receive_data(self: Frames, data: bytes) -> None:
+        parsed.append(len(data))
+        super(Frames, self).receive_data(data)
+
+    heard: list[str] = []
+    came = asyncio.Event()
+
+    async def hearing(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            heard.append(message["text"])
+            came.set()
+
+    monkeypatch.setattr(Frames, "receive_data", receive_data)
+    texts = [*("x" * size for size in SIZES), "üñîcødé" * 20]
+    async with echoing(hearing) as port:
+        with Raw(port) as peer:
+            await peer.send(UPGRADE)
+            await peer.until(b"\r\n\r\n")
+            for text in texts:
+                came.clear()
+                parsed.clear()
+                data = frame(text.encode())
+                at = {"whole": len(data), "within its head": 1, "within its text": len(data) - len(data) // 2}.get(cut)
+                following = frame(b"next")
+                parts = [data[:at], data[at:]] if at else [data + following[:3], following[3:]]
+                for number, part in enumerate(filter(None, parts)):
+                    if number:
+                        # Not in one read with what came before.
+                        async with asyncio.timeout(SECONDS):
+                            while not parsed:  # noqa: ASYNC110
+                                await asyncio.sleep(0.001)
+                    await peer.send(part)
+                async with asyncio.timeout(SECONDS):
+                    await came.wait()
+                    while at is None and heard[-1] != "next":  # noqa: ASYNC110
+                        await asyncio.sleep(0.001)
+                # A large one comes in several reads.
+                assert cut != "whole" or len(data) > 1000 or not parsed
+
+    said = [text for text in heard if text != "next"]
+    assert said == texts
+
+
 async def test_who_has_closed_is_told_nothing_more() -> None:
     told = asyncio.Event()
 
