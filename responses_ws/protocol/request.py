@@ -199,11 +199,17 @@ def nothing_is_kept(param: str) -> InvalidRequest:
 
 
 def check_request(
-    request: Request, *, max_tools: int, max_schema_bytes: int, is_on_socket: bool = False, is_counted: bool = False
+    request: Request,
+    *,
+    max_tools: int | None,
+    max_schema_bytes: int,
+    is_on_socket: bool = False,
+    is_counted: bool = False,
 ) -> None:
     """The rules that a type cannot say. Raises InvalidRequest, ``param`` naming the field.
 
-    A request whose input is only counted needs neither a model nor an input.
+    A request whose input is only counted needs neither a model nor an input. Without ``max_tools`` the tools are not
+    looked at: whoever knows the chain knows whether they were checked with its last turn.
     """
     if not request.model and not is_counted:
         raise _missing("model")
@@ -224,7 +230,8 @@ def check_request(
     has_context = previous is not None or request.conversation is not None or request.prompt is not None
     if not request.input and not has_context and not request.is_warmup and not is_counted:
         raise _missing("input")
-    check_tools(request.tools or (), max_tools=max_tools)
+    if max_tools is not None:
+        check_tools(request.tools or (), max_tools=max_tools)
     _check_tool_choice(request.tool_choice)
     for field in ("text", "reasoning", "tool_choice", "conversation", "prompt", "context_management"):
         value = getattr(request, field)

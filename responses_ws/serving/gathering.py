@@ -72,7 +72,7 @@ async def gather(asked: Asked, *, is_counted: bool = False) -> Gathered:
             keep_nothing(request)
         check_request(
             request,
-            max_tools=limits.max_tools,
+            max_tools=None,
             max_schema_bytes=limits.max_schema_bytes,
             is_on_socket=asked.transport == "websocket",
             is_counted=is_counted,
