@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from responses_ws.runtime import logs
 
 from .base import EngineError
-from .http import HttpClient
+from .http import Body, HttpClient, Unreachable
+from .wire import Connection, Pool, unix
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +37,7 @@ class ChildClient(HttpClient):
 
     def __init__(self, name: str, told: Callable[[], dict[str, Any]], *, seconds_to_start: float) -> None:
         self._api_key = secrets.token_urlsafe(24)
-        # llama.cpp closes after a streamed answer, keep-alive or not.
-        super().__init__(
-            "http://embedded",
-            api_key=self._api_key,
-            connector=lambda: aiohttp.UnixConnector(path=str(self._socket), limit=0, force_close=True),
-        )
+        super().__init__("http://embedded", api_key=self._api_key)
         self._name = name
         self._told = told
         self._seconds_to_start = seconds_to_start
@@ -59,13 +54,18 @@ class ChildClient(HttpClient):
         # Shielded: whoever gives up waiting does not take the child from the others.
         await asyncio.shield(self._starting)
 
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> aiohttp.ClientResponse:
+    def new_pool(self) -> Pool:
+        assert self.child is not None, "the pool is opened after start()"
+        # llama.cpp closes after a streamed answer, keep-alive or not.
+        return Pool(unix(str(self.child.socket)), keeps=False)
+
+    async def post(self, path: str, body: Body, headers: Mapping[str, str] | None = None) -> Connection:
         await self.start()
         child = self.child
         try:
             return await super().post(path, body, headers)
-        except EngineError as exc:
-            if child is None or not isinstance(exc.__cause__, aiohttp.ClientConnectorError):
+        except Unreachable:
+            if child is None:
                 raise
         # Nobody listens: it is dying, though the system may not have told us yet.
         child.is_ready = False
@@ -81,11 +81,6 @@ class ChildClient(HttpClient):
         child, self.child = self.child, None
         if child is not None:
             await asyncio.to_thread(child.end)
-
-    @property
-    def _socket(self) -> Path:
-        assert self.child is not None, "the pool is opened after start()"
-        return self.child.socket
 
     async def _spawn(self) -> None:
         told = self._told()
@@ -122,10 +117,10 @@ class ChildClient(HttpClient):
         if not child.socket.exists():
             return False
         try:
-            async with self.session().get("http://embedded/health") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, OSError):
+            await self.get("/health", seconds=self._seconds_to_start)
+        except EngineError:
             return False
+        return True
 
 
 class Child:

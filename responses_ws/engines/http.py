@@ -1,56 +1,71 @@
 """What all clients of model servers share: a pool of connections, sending, reading a streamed answer, giving back."""
 
 import asyncio
-import io
+import base64
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, unquote_to_bytes, urlsplit
 
-import aiohttp
-
+from responses_ws import __version__
 from responses_ws.runtime import tracing
 
 from .base import EngineError
 from .chat_errors import refusal
 from .sse import AnswerReader, EventSplitter
+from .wire import Connection, Pool, tcp
 
 logger = logging.getLogger(__name__)
 
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of an answer that was not streamed
-SECONDS_TO_DRAIN = 1.0  # between the last event and the end of the body, to keep the connection
 SECONDS_TO_TELL = 2.0
 # A connection that the server closed while it was idle fails at once; later the call itself has failed.
 # llama.cpp closes after every streamed answer, and the pool may hold several of those.
 SECONDS_STALE = 1.0
 STALE_TRIES = 3
-# aiohttp warns about larger bodies given as bytes: it would write them without a pause.
-BYTES_WRITTEN_AT_ONCE = 1024 * 1024
 
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
+# Source: RFC 9110 §5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PATH = "/%!$&'()*+,;=:@~"
+_OURS = frozenset({"connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 
 D = TypeVar("D")
 
-
-def tcp_connector() -> aiohttp.BaseConnector:
-    # No limit: how many turns may run is decided elsewhere.
-    return aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=30)
+Body = bytes | Sequence[bytes]
+"""In one piece, or in pieces that are sent one after the other."""
 
 
 def checked_url(name: str, url: str) -> str:
     """``BASE_URL`` of the engine called ``name``, without a slash at its end. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in PORTS and parts.hostname and not parts.query and not parts.fragment
+        # Of a port that is none, or a host that cannot be looked up, these tell.
+        is_good = is_good and parts.port != 0 and _host(parts) and url.isprintable() and " " not in url
+    except ValueError:
+        is_good = False
+    if not is_good:
         raise ValueError(f"ENGINES[{name!r}]['BASE_URL'] must be an http(s) URL, not {url!r}")
-    return url.rstrip("/")
+    return parts._replace(path=quote(parts.path.rstrip("/"), safe=_PATH)).geturl()
+
+
+class Unreachable(EngineError):
+    """No connection could be made."""
 
 
 class HttpClient:
     """The connections of one engine: one pool per event loop.
 
-    A ``path`` is appended to the base URL, unless it is a URL itself.
+    A ``path`` is appended to the base URL, unless it is a URL itself, of the same server.
+
+    Raises:
+        ValueError: a header that cannot be sent.
     """
 
     def __init__(
@@ -60,69 +75,57 @@ class HttpClient:
         api_key: str = "",
         headers: Mapping[str, str] | None = None,
         connect_seconds: float = 5.0,
-        connector: Callable[[], aiohttp.BaseConnector] = tcp_connector,
     ) -> None:
-        self.base_url = base_url
-        # Identity: a compressed stream comes in lumps.
-        self._headers = {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json"}
+        parts = urlsplit(base_url)
+        self._parts = here = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+        self.base_url = here.geturl()
+        self._origin = f"{here.scheme}://{here.netloc}"
+        given = {
+            "Host": _host(parts) if parts.port is None else f"{_host(parts)}:{parts.port}",
+            "User-Agent": f"responses_ws/{__version__}",
+            # Identity: a compressed stream comes in lumps.
+            "Accept-Encoding": "identity",
+            "Accept": "text/event-stream, application/json",
+        }
         if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._headers.update(headers or {})
+            given["Authorization"] = f"Bearer {api_key}"
+        elif parts.username is not None:
+            credentials = unquote_to_bytes(parts.username) + b":" + unquote_to_bytes(parts.password or "")
+            given["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
+        names = {name.lower(): name for name in given}
+        for name, value in (headers or {}).items():
+            if name.lower() in _OURS or not _TOKEN.fullmatch(name):
+                raise ValueError(f"HEADERS may not hold {name!r}")
+            given.pop(names.get(name.lower(), name), None)
+            given[name] = value
+        self.headers = given
+        """Of every call."""
+        self._head = _lines(given)
         self._connect_seconds = connect_seconds
-        self._connector = connector
-        self._session: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._drains: set[asyncio.Task[None]] = set()
+        self._pool: Pool | None = None
         self._tellings: set[asyncio.Task[None]] = set()
+        self._tls = tls() if parts.scheme == "https" else None
 
-    def session(self) -> aiohttp.ClientSession:
-        """The pool of the running loop. A pool of another loop (tests have many) is left to that loop's end."""
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._loop is not loop or self._session.closed:
-            if self._session is not None:
-                self._session.detach()
-            self._session = aiohttp.ClientSession(
-                connector=self._connector(),
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_seconds),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                middlewares=(self._stay,),
-            )
-            self._loop = loop
-            self._drains = set()
-            self._tellings = set()
-        return self._session
+    def new_pool(self) -> Pool:
+        """Of the running loop."""
+        parts = self._parts
+        return Pool(tcp(parts.hostname or "", parts.port or PORTS[parts.scheme], tls=self._tls))
 
-    async def _stay(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        """Follow no redirect to another host, which would be told our keys: handshakes of sockets follow them."""
-        here, there = urlsplit(self.base_url), request.url
-        if (here.scheme, here.hostname, here.port or _PORTS[here.scheme]) != (there.scheme, there.host, there.port):
-            raise aiohttp.ClientConnectionError(f"it redirects to {there.host}:{there.port}")
-        return await handler(request)
-
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> aiohttp.ClientResponse:
+    async def post(self, path: str, body: Body, headers: Mapping[str, str] | None = None) -> Connection:
         """The head of the answer to a JSON body, whatever its status. `give_back` it.
 
         Raises:
             EngineError: ``unavailable``.
         """
-        url = self._url(path)
-        headers = {"Content-Type": "application/json", **tracing.headers(), **(headers or {})}
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
-        tries_left = STALE_TRIES
-        while True:
-            data = body if len(body) <= BYTES_WRITTEN_AT_ONCE else io.BytesIO(body)
-            try:
-                return await self.session().post(url, data=data, headers=headers, allow_redirects=False)
-            except aiohttp.ClientConnectorError as exc:
-                raise self.unreachable(exc) from exc
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as exc:
-                if not tries_left or loop.time() - sent_at > SECONDS_STALE:
-                    raise self.unreachable(exc) from exc
-                tries_left -= 1
-            except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-                raise self.unreachable(exc) from exc
+        parts = (body,) if isinstance(body, bytes) else body
+        size = sum(map(len, parts))
+        lines = {
+            "Content-Type": "application/json",
+            "Content-Length": str(size),
+            **tracing.headers(),
+            **(headers or {}),
+        }
+        return await self._ask("POST", path, lines, parts, size)
 
     async def get(self, path: str, *, seconds: float) -> bytes:
         """The whole body of an answer with status 200, from connect to its last byte within ``seconds``.
@@ -132,21 +135,21 @@ class HttpClient:
         """
         try:
             async with asyncio.timeout(seconds):
-                return await _whole(await self.session().get(self._url(path), allow_redirects=False))
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+                return await _whole(await self._ask("GET", path, {}, (), 0))
+        except TimeoutError as exc:
             raise self.unreachable(exc) from exc
 
-    async def ask(self, path: str, body: bytes, *, seconds: float) -> bytes:
+    async def ask(self, path: str, body: Body, *, seconds: float) -> bytes:
         """The same of a POST."""
         try:
             async with asyncio.timeout(seconds):
                 return await _whole(await self.post(path, body))
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+        except TimeoutError as exc:
             raise self.unreachable(exc) from exc
 
     def tell(self, path: str, body: bytes) -> None:
         """Post it beside whatever goes on; how that ends concerns nobody."""
-        task = asyncio.get_running_loop().create_task(self._tell(path, body))
+        task = self._here().loop.create_task(self._tell(path, body))
         self._tellings.add(task)
         task.add_done_callback(self._tellings.discard)
 
@@ -154,47 +157,64 @@ class HttpClient:
         try:
             await self.ask(path, body, seconds=SECONDS_TO_TELL)
         except EngineError as exc:
-            logger.info("%s was not told: %s", self._url(path), exc)
+            logger.info("%s was not told: %s", self._origin + self._target(path), exc)
 
-    def give_back(self, response: aiohttp.ClientResponse, *, is_whole: bool) -> None:
-        """Keeps the connection of a finished answer; closes that of any other, which is how the engine learns."""
-        if not is_whole:
-            response.close()
-        elif response.content.at_eof():
-            response.release()
-        else:
-            # The last event is here, the body's last bytes are not: a moment, beside the turn, saves a new connection.
-            task = asyncio.get_running_loop().create_task(_drain(response))
-            self._drains.add(task)
-            task.add_done_callback(self._drains.discard)
-            # Keeps the connection when the end has been reached, closes it when not. Not in the task's own finally:
-            # one that is cancelled before its first step has none.
-            task.add_done_callback(lambda _task: response.release())
+    async def _ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes], size: int
+    ) -> Connection:
+        try:
+            head = f"{method} {self._target(path)} HTTP/1.1\r\n{self._head}{_lines(headers)}\r\n".encode()
+        except ValueError as exc:
+            raise EngineError("protocol", str(exc)) from exc
+        pool = self._here()
+        sent_at = pool.loop.time()
+        tries_left = STALE_TRIES
+        while True:
+            connection = pool.take() or await self._connected(pool)
+            try:
+                await connection.send(head, body, size)
+                return connection
+            except ConnectionError as exc:
+                if not tries_left or pool.loop.time() - sent_at > SECONDS_STALE:
+                    raise self.unreachable(exc) from exc
+                tries_left -= 1
+
+    async def _connected(self, pool: Pool) -> Connection:
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                return await pool.connect()
+        except (OSError, RuntimeError) as exc:
+            # RuntimeError: what uvloop says of some sockets.
+            raise self.unreachable(exc, Unreachable) from exc
+
+    def _here(self) -> Pool:
+        """The pool of the running loop. One of another loop (tests have many) is left to that loop's end."""
+        loop = asyncio.get_running_loop()
+        if self._pool is None or self._pool.loop is not loop:
+            self._pool = self.new_pool()
+            self._tellings = set()
+        return self._pool
 
     async def aclose(self) -> None:
         """Idempotent; the next call opens a new pool."""
-        if self._loop is asyncio.get_running_loop():
-            # Often just said: that a call has been left.
-            await asyncio.gather(*self._tellings)
-        session, loop = self._session, self._loop
-        self._session = self._loop = None
-        drains, self._drains = self._drains, set()
-        if session is None:
+        pool = self._pool
+        if pool is None or pool.loop is not asyncio.get_running_loop():
+            self._pool = None
             return
-        if loop is not asyncio.get_running_loop():
-            session.detach()
-            return
-        for task in drains:
-            task.cancel()
-        await asyncio.gather(*drains, return_exceptions=True)
-        await session.close()
+        # Often just said: that a call has been left.
+        await asyncio.gather(*self._tellings)
+        self._pool = None
+        await pool.aclose()
 
-    def _url(self, path: str) -> str:
-        return path if "://" in path else self.base_url + path
+    def _target(self, path: str) -> str:
+        if "://" not in path:
+            path = self.base_url + path
+        assert path.startswith(self._origin), "a client has one server"
+        return path[len(self._origin) :]
 
-    def unreachable(self, exc: BaseException) -> EngineError:
+    def unreachable(self, exc: BaseException, kind: type[EngineError] = EngineError) -> EngineError:
         """What a failure to connect is told as."""
-        return EngineError("unavailable", f"{self.base_url} cannot be reached: {type(exc).__name__}: {exc}")
+        return kind("unavailable", f"{self.base_url} cannot be reached: {type(exc).__name__}: {exc}")
 
 
 class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generic[D]):
@@ -204,7 +224,7 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         self,
         client: HttpClient,
         path: str,
-        body: bytes,
+        body: Body,
         reader: AnswerReader[D],
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -222,31 +242,27 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
 
     async def __aenter__(self) -> "StreamedAnswer[D]":
         body, self._body = self._body, b""
-        response = await self._client.post(self._path, body, self._headers)
+        self._answer = answer = await self._client.post(self._path, body, self._headers)
         try:
-            if response.status != 200:
-                said = await read(response, MAX_ERROR_BYTES)
-                raise self._reader.refusal(response.status, said, response.headers)
-            kind = response.content_type
+            kind = answer.header(b"content-type").partition(";")[0].strip().lower()
+            if answer.status != 200:
+                raise self._reader.refusal(answer.status, await _explanation(answer), answer.headers)
             if kind in ("text/html", "application/xhtml+xml"):
                 raise EngineError("protocol", "the engine answered with a web page; is BASE_URL right?", status=200)
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            response.close()
-            raise _broken(exc) from exc
-        except EngineError:
-            # Closes the connection too, unless all of the answer has been read.
-            response.release()
-            raise
+            _check_coding(answer)
         except BaseException:
-            response.close()
+            answer.release()
             raise
-        self._response = response
         self._is_json = kind == "application/json"
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
         self.has_ended = True
-        self._client.give_back(self._response, is_whole=self.is_whole)
+        if self.is_whole:
+            # The last event is here, perhaps not the body's last bytes.
+            self._answer.give_back()
+        else:
+            self._answer.close()
 
     def __aiter__(self) -> AsyncIterator[list[D]]:
         return self
@@ -261,9 +277,6 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         try:
             while not deltas:
                 await self._step(deltas)
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            self.has_ended = True
-            raise _broken(exc) from exc
         except EngineError as exc:
             self.has_ended = True
             if not deltas:
@@ -277,10 +290,10 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         reader = self._reader
         if self._is_json:
             # Asked for a stream, some servers answer in one piece all the same.
-            reader.feed(await read(self._response, MAX_ANSWER_BYTES), deltas)
+            reader.feed(await self._answer.read_all(MAX_ANSWER_BYTES), deltas)
             self._finish(deltas)
             return
-        chunk = await self._response.content.readany()
+        chunk = await self._answer.read()
         for data in self._splitter.feed(chunk) if chunk else self._splitter.close():
             reader.feed(data, deltas)
             if reader.is_done:
@@ -341,34 +354,47 @@ async def begun(answer: StreamedAnswer[D]) -> tuple[StreamedAnswer[D], list[D]]:
         raise
 
 
-async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body, up to ``limit`` bytes; a longer one is cut, and its connection not kept."""
-    parts: list[bytes] = []
-    size = 0
-    while size < limit:
-        chunk = await response.content.readany()
-        if not chunk:
-            break
-        parts.append(chunk)
-        size += len(chunk)
-    return b"".join(parts)[:limit]
-
-
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    async with response:
-        if response.status != 200:
-            raise refusal(response.status, await read(response, MAX_ERROR_BYTES), response.headers)
-        return await read(response, MAX_ANSWER_BYTES)
-
-
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _whole(answer: Connection) -> bytes:
     try:
-        async with asyncio.timeout(SECONDS_TO_DRAIN):
-            while await response.content.readany():
-                pass
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        pass
+        if answer.status != 200:
+            raise refusal(answer.status, await _explanation(answer), answer.headers)
+        _check_coding(answer)
+        return await answer.read_all(MAX_ANSWER_BYTES)
+    finally:
+        answer.release()
 
 
-def _broken(exc: BaseException) -> EngineError:
-    return EngineError("unavailable", f"the connection to the engine broke: {type(exc).__name__}: {exc}")
+async def _explanation(answer: Connection) -> bytes:
+    """What a refusal says."""
+    return b"" if _coding(answer) else await answer.read_all(MAX_ERROR_BYTES)
+
+
+def _coding(answer: Connection) -> str:
+    """How its body is compressed; empty: not at all."""
+    coding = answer.header(b"content-encoding").lower()
+    return "" if coding == "identity" else coding
+
+
+def _check_coding(answer: Connection) -> None:
+    if coding := _coding(answer):
+        raise EngineError("protocol", f"the engine compresses its answer ({coding[:20]}), asked not to", status=200)
+
+
+def _host(parts: SplitResult) -> str:
+    """As a header names it. Raises ValueError: it cannot be looked up."""
+    host = parts.hostname or ""
+    return f"[{host}]" if ":" in host else host.encode("idna").decode()
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    """Header lines. Raises ValueError."""
+    for name, value in headers.items():
+        if not value.isprintable():
+            raise ValueError(f"the header {name} may hold no line breaks and no control characters")
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """Reads the system's certificates, once."""
+    return ssl.create_default_context()

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -14,7 +15,7 @@ from responses_ws.runtime import logs
 
 from .base import EngineError
 from .chat_errors import refusal
-from .http import MAX_ANSWER_BYTES, HttpClient
+from .http import MAX_ANSWER_BYTES, PORTS, HttpClient
 from .responses_stream import Forgotten, ResponsesReader
 
 # Frames read ahead of a slow turn. Behind them the upstream is held back.
@@ -129,6 +130,8 @@ class Sockets:
         """Idle ones in the order of their last use."""
         self._opening = 0
         self._closing: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+        """For handshakes. Of the same loop."""
 
     def __len__(self) -> int:
         return len(self._sockets)
@@ -152,7 +155,7 @@ class Sockets:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             # Those of another loop (tests have many) are left to that loop's end.
-            self._loop, self._sockets, self._opening, self._closing = loop, {}, 0, set()
+            self._loop, self._sockets, self._opening, self._closing, self._session = loop, {}, 0, set(), None
         if len(self._sockets) + self._opening >= self._limits.most:
             oldest = next((socket for socket in self._sockets if not socket.is_used), None)
             if oldest is None:
@@ -169,9 +172,17 @@ class Sockets:
         return socket
 
     async def _connect(self) -> aiohttp.ClientWebSocketResponse:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                headers=self._client.headers,
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(self._stay,),
+            )
         try:
             async with asyncio.timeout(self._connect_seconds):
-                return await self._client.session().ws_connect(
+                return await self._session.ws_connect(
                     f"{self._client.base_url}/responses",
                     autoping=False,
                     max_msg_size=MAX_ANSWER_BYTES,
@@ -186,6 +197,13 @@ class Sockets:
             raise EngineError("unavailable", message, status=exc.status) from exc
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._client.unreachable(exc) from exc
+
+    async def _stay(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Follow no redirect to another host, which would be told our keys."""
+        here, there = urlsplit(self._client.base_url), request.url
+        if (here.scheme, here.hostname, here.port or PORTS[here.scheme]) != (there.scheme, there.host, there.port):
+            raise aiohttp.ClientConnectionError(f"it redirects to {there.host}:{there.port}")
+        return await handler(request)
 
     def give_back(self, socket: Socket, response_id: str | None) -> None:
         """It has made this response, and waits for the next of its chain."""
@@ -216,6 +234,9 @@ class Sockets:
         for socket in list(self._sockets):
             self.drop(socket)
         await asyncio.gather(*self._closing, return_exceptions=True)
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
 
 class SocketAnswer(AbstractAsyncContextManager[AsyncIterator[list[Delta]]]):

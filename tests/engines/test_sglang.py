@@ -309,6 +309,9 @@ async def test_a_fork_gets_a_session_of_its_own(server, in_sessions):
     await turn(in_sessions, grown(fork, 7))
 
     assert sent(server)[2:] == [([1, 2, 3, *SAID, 5, 6], True), ([7], True)]
+    async with asyncio.timeout(10):
+        # Told beside the turn.
+        await server.closed_sessions.get()
     assert len(server.sessions) == 1
 
 
