@@ -10,7 +10,7 @@ from responses_ws.protocol.sampling import Delta
 
 from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel
 from .chat_stream import ChatStream
-from .http import HttpClient, StreamedAnswer, checked_url
+from .http import Body, HttpClient, StreamedAnswer, checked_url
 from .options import Timeouts, read_options
 
 _RESERVED = frozenset({"messages", "model", "stream", "tools"})
@@ -104,8 +104,8 @@ def chat_body(
     max_tokens_field: str = "max_tokens",
     affinity_field: str = "",
     extra: Mapping[str, Any] | None = None,
-) -> bytes:
-    """The JSON body of a call. The messages are copied as the bytes they are."""
+) -> Body:
+    """The JSON body of a call. The messages are copied as the bytes they are, once."""
     fields: dict[str, Any] = {
         "model": request.model,
         "stream": True,
@@ -131,7 +131,7 @@ def chat_body(
     given.update(extra or {})
     tools = (b'"tools":', request.tools, b",") if request.tools else ()
     rest = msgspec.json.encode(given)[1:]
-    return b"".join((b'{"messages":[', request.prompt.json(), b"],", *tools, rest))
+    return (b'{"messages":[', request.prompt.json(), b"],", *tools, rest)
 
 
 class _Listed(msgspec.Struct):

@@ -143,7 +143,8 @@ class Responses(Engine):
             headers = {"X-Request-Id": request.request_id}
             return StreamedAnswer(self._client, "/responses", body, reader, headers)
         reader = ResponsesReader(lambda response_id: Continuation(self, request.model, response_id, answer.socket))
-        answer = SocketAnswer(self.sockets, body, reader, self.free_socket(known) if known is not None else None)
+        socket = self.free_socket(known) if known is not None else None
+        answer = SocketAnswer(self.sockets, b"".join(body), reader, socket)
         return answer
 
     async def count(self, request: ChatRequest) -> int | None:
@@ -155,8 +156,8 @@ class Responses(Engine):
             # Not every upstream counts.
             return None
 
-    def body(self, request: ChatRequest, known: Continuation | None = None) -> bytes:
-        """The JSON body, or the event. The items are copied as the bytes they are."""
+    def body(self, request: ChatRequest, known: Continuation | None = None) -> list[bytes]:
+        """The JSON body, or the event, in pieces. The items are copied as the bytes they are, once."""
         settings = self._settings
         is_http = settings.transport == "http"
         fields: dict[str, Any] = {
@@ -221,7 +222,7 @@ def _context_fields(request: ChatRequest) -> dict[str, Any]:
     }
 
 
-def _joined(fields: dict[str, Any], request: ChatRequest, known: Continuation | None) -> bytes:
+def _joined(fields: dict[str, Any], request: ChatRequest, known: Continuation | None) -> list[bytes]:
     """A JSON object of these fields, the tools, and the input that ``known`` is continued with."""
     prompt = request.prompt
     if known is None:
@@ -237,7 +238,7 @@ def _joined(fields: dict[str, Any], request: ChatRequest, known: Continuation | 
         parts += [b',"instructions":', prompt.instructions]
     elif prompt.instructions:
         items = [prompt.instructions, *items]
-    return b"".join([*parts, b',"input":[', b",".join(items), b"]}"])
+    return [*parts, b',"input":[', b",".join(items), b"]}"]
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
