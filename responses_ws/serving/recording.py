@@ -96,7 +96,9 @@ class Record:
         }
         self._opened: Future[Any] | None = None
         self._opening: tuple[File, ...] = ()
-        """Where it was opened in the journal."""
+        """Where it was opened in the journal, and only there."""
+        self._may_speak = False
+        """Its beginning is durable, whatever the database knows."""
         self.is_absent = False
         """The database has not heard of it."""
         self._is_tried = False
@@ -127,15 +129,21 @@ class Record:
     def open(self, *, is_private: bool) -> None:
         """Write it down, beside the engine call; `wait_until_open` says when it is durable.
 
-        ``is_private``: nobody but its client asks for what becomes of it. Then, and if no budget counts on it, the
-        journal will do until its first checkpoint or its end, with ``DURABILITY = "journal"``.
+        With ``DURABILITY = "journal"``, and if no budget counts on it, its beginning goes there. Then the database is
+        told beside its output; or, where it ``is_private``, so that nobody but its client asks for what becomes of it,
+        at its first checkpoint or its end.
         """
         faultpoint("row.before")
-        in_journal = is_private and self.reservation is None and not app_settings.JOURNAL_FSYNC
-        if in_journal and promises.may_run_ahead() and (file := promises.kept(Ending(self._row, {}))) is not None:
+        file = None
+        if promises.may_run_ahead() and self.reservation is None and not app_settings.JOURNAL_FSYNC:
+            file = promises.kept(Ending(self._row, {}))
+        self._may_speak = file is not None
+        if file is not None and is_private:
             self._opened, self._opening, self.is_absent = _DONE, (file,), True
         else:
             self._opened = writer.submit(self._write_row)
+            if file is not None:
+                promises.settle_when_written(self._opened, file)
         checkpointer.watch(self)
 
     def _write_row(self) -> None:
@@ -215,11 +223,12 @@ class Record:
         return self._opened is not None
 
     async def wait_until_open(self) -> None:
-        """No output may leave us before the row is durable. It hardly ever waits: engines are slower."""
+        """No output may leave us before its beginning is durable. It hardly ever waits: engines are slower."""
         assert self._opened is not None, "a record is opened before its output"
-        if not self._opened.done():
-            await durable(self._opened)
-        self._opened.result()
+        if not self._may_speak:
+            if not self._opened.done():
+                await durable(self._opened)
+            self._opened.result()
         faultpoint("row.durable")
 
     def prepared(self, seconds: float, step: TokenStep | None) -> None:

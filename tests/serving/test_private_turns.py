@@ -24,8 +24,10 @@ from responses_ws.serving.admission import Principal
 from responses_ws.serving.replay import replay
 from responses_ws.serving.turns import run_turn
 
-from .test_durability import a_process_dies
+from .test_durability import SlowDatabase, a_process_dies, slow
 from .turns import asked, response_of
+
+__all__ = ["slow"]
 
 
 @pytest.fixture
@@ -166,7 +168,28 @@ async def test_one_that_fails_is_written_by_commit(principal: Principal, directo
     assert [path.stat().st_size for path in directory.iterdir()] == [0]
 
 
-@pytest.mark.parametrize("why", ["stored", "budget", "fsync", "commit"])
+async def test_a_stored_turn_speaks_before_the_database_knows_of_it_and_ends_when_it_does(
+    principal: Principal, directory: Path, slow: SlowDatabase
+) -> None:
+    await asyncio.to_thread(slow.begin)
+    recorded: list[bool] = []
+    events: list[dict[str, Any]] = []
+
+    async with aclosing(run_turn(asked(principal, "!tokens 30 once"))) as runs:
+        async for frames in runs:
+            events += map(msgspec.json.decode, frames)
+            if not recorded and any(event["type"] == "response.output_text.delta" for event in events):
+                recorded.append(await is_recorded())
+                slow.end()
+    await background.settle()
+
+    record = await UsageRecord.objects.aget(response_id=events[-1]["response"]["id"])
+    assert recorded == [False]
+    assert (events[-1]["type"], record.status) == ("response.completed", "completed")
+    assert [path.stat().st_size for path in directory.iterdir()] == [0]
+
+
+@pytest.mark.parametrize("why", ["budget", "fsync", "commit"])
 async def test_what_others_look_for_is_in_the_database_from_its_first_output_on(
     principal: Principal, directory: Path, settings: Any, why: str
 ) -> None:
@@ -182,7 +205,7 @@ async def test_what_others_look_for_is_in_the_database_from_its_first_output_on(
     async def look() -> None:
         seen.append(await is_recorded())
 
-    async with aclosing(run_turn(asked(principal, "!tokens 2000 !rate 20000 once", store=why == "stored"))) as runs:
+    async with aclosing(run_turn(asked(principal, "!tokens 2000 !rate 20000 once", store=False))) as runs:
         async for frames in runs:
             if msgspec.json.decode(frames[-1])["type"] == "response.output_text.delta":
                 await look()
