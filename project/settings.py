@@ -152,7 +152,8 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 RESPONSES_WS = {
-    "DURABILITY": os.environ.get("DURABILITY", "commit"),
+    # SQLite as it is set up above survives no more than the journal does, and takes longer.
+    "DURABILITY": os.environ.get("DURABILITY", "commit" if os.environ.get("DATABASE_URL") else "journal"),
     "JOURNAL_DIR": str(VAR_DIR / "journal"),
     "REDIS_URL": os.environ.get("REDIS_URL", ""),
     "METRICS_TOKEN": os.environ.get("METRICS_TOKEN", ""),

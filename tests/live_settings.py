@@ -6,6 +6,8 @@ import os
 from project.settings import *  # noqa: F403
 from project.settings import RESPONSES_WS
 
+# Tests look for rows when a turn has ended. Those of the journal set it.
+RESPONSES_WS["DURABILITY"] = os.environ.get("DURABILITY", "commit")
 # These two pass by themselves on a busy machine; the tests of what then happens set them.
 RESPONSES_WS["LIMITS"] = {"created_seconds": 10.0, "redis_seconds": 10.0} | json.loads(os.environ["LIMITS"])
 RESPONSES_WS["TOOLS"] = json.loads(os.environ.get("TOOLS", "{}"))

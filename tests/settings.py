@@ -16,6 +16,8 @@ SECRET_KEY = "tests"
 
 # In messages a word is a token, which tests can count. Those with live servers ask the scripted model in token ids.
 RESPONSES_WS["ENGINES"]["scripted"]["TOKEN_IDS"] = False
+# Tests look for rows when a turn has ended. Those of the journal set it.
+RESPONSES_WS["DURABILITY"] = "commit"
 # Where it is tested, it is on: the usage of other tests grows old and is on no invoice.
 RESPONSES_WS["INVOICES"] = "off"
 RESPONSES_WS["PLAYGROUND"] = True
