@@ -63,6 +63,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._loop = pool.loop
+        self._transport = cast(asyncio.Transport, None)
+        """From `connection_made` on."""
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.TimerHandle | None = None
         self._is_busy = False
@@ -74,6 +76,26 @@ class Connection(asyncio.Protocol):
         self._error: str | None = None
         """Why there will be nothing more."""
         self.idle_since = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        """Bytes of these."""
+        self._bare = 0
+        """Bytes that have come since the last one of a body."""
+        self.status = 0
+        self.is_whole = False
+        """All of the answer has come."""
+        self._has_come = False
+        """A byte of it has."""
+        self._has_head = False
+        self._ends_with_it = False
+        """The body ends where the connection does."""
+        self._is_clean = True
+        """Both sides know where the next answer begins."""
 
     async def send(self, head: bytes, body: Sequence[bytes], size: int) -> None:
         """Make a request whose body has ``size`` bytes, and wait for the head of its answer.
@@ -82,15 +104,8 @@ class Connection(asyncio.Protocol):
             ConnectionError: it ended without a byte of an answer.
             EngineError: ``unavailable``: it broke, or what came is no HTTP.
         """
-        self.status = 0
-        self.is_whole = False
-        """All of the answer has come."""
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[bytes, bytes] = {}
-        self._pieces: list[bytes] = []
-        self._waiting = self._bare = 0
-        self._has_come = self._has_head = self._ends_with_it = False
-        self._is_busy = self._is_clean = True
+        self._begin()
+        self._is_busy = True
         try:
             if size <= BYTES_WRITTEN_AT_ONCE and not self._transport.is_closing():
                 self._transport.writelines((head, *body))
@@ -162,11 +177,15 @@ class Connection(asyncio.Protocol):
         if self._error is None:
             self._error = "it was closed"
         self._pool.forget(self)
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._pool.connections.add(self)
+        if self._error is None:
+            self._pool.connections.add(self)
+        else:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ends_with_it and exc is None and self._error is None:
@@ -289,7 +308,7 @@ class Connection(asyncio.Protocol):
         return EngineError("unavailable", f"the connection to the engine broke: {self._error}")
 
     def _keep(self) -> None:
-        """Whole answers only. It serves again, if both sides know where the next one begins."""
+        """Its answer is whole: it serves again, if it can."""
         if self._is_busy and self._is_clean and self._error is None and not self._transport.get_write_buffer_size():
             self._is_busy = False
             self._go_on()
@@ -317,7 +336,13 @@ class Pool:
     async def connect(self) -> Connection:
         """A new one. Raises OSError."""
         connection = Connection(self)
-        await self._open(lambda: connection)
+        try:
+            await self._open(lambda: connection)
+        except BaseException:
+            # Of one that is made in spite of a cancellation uvloop never says that it is lost.
+            connection.close()
+            self.connections.discard(connection)
+            raise
         return connection
 
     def keep(self, connection: Connection) -> None:

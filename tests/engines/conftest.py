@@ -1,7 +1,18 @@
+import asyncio
+
 import pytest
+import uvloop
 
 from responses_ws.engines.openai_chat import OpenAIChat
 from tests.fakes.chat_server import ChatServer
+
+
+def pytest_asyncio_loop_factories(config, item):
+    loops = {"asyncio": asyncio.new_event_loop}
+    if item.path.name.startswith("test_wire"):
+        # Transports of the two differ where connections end.
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
 
 
 @pytest.fixture
