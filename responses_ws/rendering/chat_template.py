@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -46,12 +46,13 @@ class ChatTemplate:
         source: raises ValueError where it is no template.
         nonce: of the marks that stand for hidden texts (`Hidden`).
         now: what ``strftime_now`` tells.
+        environment: of its own, where it is to be watched.
     """
 
-    def __init__(self, source: str, *, nonce: str, now: Callable[[], datetime]) -> None:
-        environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], keep_trailing_newline=False
-        )
+    def __init__(
+        self, source: str, *, nonce: str, now: Callable[[], datetime], environment: "Sandbox | None" = None
+    ) -> None:
+        environment = environment or Sandbox()
         marks = marks_of(nonce)
 
         def tojson(
@@ -91,7 +92,7 @@ class ChatTemplate:
         """
         pieces, length = [], 0
         try:
-            for piece in self._template.generate(
+            for piece in self._written(
                 {
                     **values,
                     "messages": messages,
@@ -114,6 +115,16 @@ class ChatTemplate:
             raise TemplateFault(f"it fails: {type(exc).__name__}: {exc}") from exc
         return "".join(pieces)
 
+    def _written(self, values: dict[str, Any]) -> Iterator[str]:
+        return self._template.generate(values)
+
+
+def values_for(effort: str | None) -> dict[str, Any]:
+    """A request's ``reasoning.effort`` by the names under which templates look for it."""
+    if effort is None:
+        return {}
+    return {"reasoning_effort": effort, "enable_thinking": effort != "none", "thinking": effort != "none"}
+
 
 class _Refusal(jinja2.TemplateError):
     """``raise_exception`` of a template."""
@@ -123,11 +134,15 @@ def _raise(message: object = "") -> None:
     raise _Refusal(str(message))
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
+class Sandbox(ImmutableSandboxedEnvironment):
+    """What chat templates run in."""
+
     intercepted_binops = frozenset({"*", "**", "%"})
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], keep_trailing_newline=False
+        )
         del self.globals["lipsum"]
         for name, has_form in (("center", False), ("indent", False), ("format", True)):
             self.filters[name] = _bounded(self.filters[name], has_form=has_form)

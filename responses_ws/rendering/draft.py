@@ -12,7 +12,8 @@ from .chat import ChatPrompt
 from .chat_template import TemplateFault
 from .conversation import Message, call_id_of
 from .facts import CALL_ID
-from .seams import Anchor, Kind, Seam, before, outline_of, stand_ins
+from .forms import Form
+from .seams import Anchor, Kind, Seam, Setting, before, outline_of, stand_ins
 from .tokenizer import Hidden
 from .tokens import TokenLog
 
@@ -62,7 +63,7 @@ class _TemplateDraft(Draft):
             return whole
         kinds = [outline_of(message).kind for message in self._prompt.log.since(held + last)]
         anchor = Anchor(kinds[0], is_sampled=False)
-        seam = renderer.seams.find(anchor, kinds[1:], kinds[1:], **renderer.options(self._prompt, self._ask))
+        seam = renderer.seams.find(anchor, kinds[1:], kinds[1:], renderer.setting(self._prompt, self._ask))
         if seam is None:
             return whole
         marked = {**messages[last], "content": renderer.mark}
@@ -127,7 +128,7 @@ class FullDraft(_TemplateDraft):
         if not messages:
             return None
         last = outline_of(msgspec.json.encode(messages[-1])).kind
-        return self._renderer.seams.opening(last, **self._renderer.options(self._prompt, self._ask))
+        return self._renderer.seams.opening(last, self._renderer.setting(self._prompt, self._ask))
 
 
 class NextDraft(_TemplateDraft):
@@ -146,38 +147,78 @@ class NextDraft(_TemplateDraft):
         self.size = sum(map(len, self._new)) + (len(prompt.instructions) if renderer.facts.has_late_head else 0)
 
     def make(self) -> None:
-        renderer, seam, base = self._renderer, self._seam, self._base
+        if not self._make_by_form():
+            self._make_by_template()
+
+    def _make_by_form(self) -> bool:
+        """Of new messages that are only texts to the template, without it."""
+        renderer, seam, hidden = self._renderer, self._seam, self._renderer.hidden()
+        found = renderer.forms.texts(self._new)
+        if found is None or CALL_ID in seam.skipped or any(hidden.cover(text) is not text for text in found[1]):
+            return False
+        kinds, texts = found
+        setting = renderer.setting(self._prompt, self._ask)
+        anchor = "sampled" if self._base.spans.last.kind == "sampled" else outline_of(self._last).kind
+        form = renderer.forms.find((seam, anchor, *kinds, setting), lambda: self._form(setting))
+        tail = None if form is None else self._behind_seam(form.written(texts), seam.skipped)
+        if tail is None:
+            return False
+        self._encode_new([(tail, self._base.messages + len(texts), False)], kinds[-1], hidden)
+        return True
+
+    def _form(self, setting: Setting) -> Form | None:
+        renderer = self._renderer
         new: list[Message] = _decode(b"[%s]" % b",".join(self._new))
-        hidden = renderer.hidden()
-        has_late_head = renderer.facts.has_late_head
-        front = renderer.front(self._prompt) if has_late_head else []
-        context = self._context(new)
 
-        def render(others: list[Message]) -> str:
-            told = [*front, *context, *others]
-            return renderer.render(told, self._ask, hidden, size=self.size, stands_in=not has_late_head)
+        def tail(messages: list[Message]) -> str:
+            return self._rendered(messages, renderer.hidden()).partition(renderer.mark)[2]
 
+        return renderer.forms.learnt(self._context(new), new, setting, tail)
+
+    def _make_by_template(self) -> None:
+        new: list[Message] = _decode(b"[%s]" % b",".join(self._new))
+        hidden = self._renderer.hidden()
         try:
-            tail = render(new).partition(renderer.mark)[2]
+            text = self._rendered(new, hidden)
         except TemplateFault:
             self._make_full()
             return
-        skipped = seam.skipped
-        if base.spans.last.kind == "sampled" and new and new[0]["role"] == "tool":
+        skipped = self._seam.skipped
+        if self._base.spans.last.kind == "sampled" and new and new[0]["role"] == "tool":
             # The last of the calls that stand for the answer's has the id of the real one.
-            manners = renderer.facts.manners
-            skipped = skipped.replace(CALL_ID, call_id_of(context[-1]["tool_calls"][-1]["id"], manners))
-        if not tail.startswith(skipped + seam.closing):
+            last_id = self._context(new)[-1]["tool_calls"][-1]["id"]
+            skipped = skipped.replace(CALL_ID, call_id_of(last_id, self._renderer.facts.manners))
+        tail = self._behind_seam(text.partition(self._renderer.mark)[2], skipped)
+        if tail is None:
             self._make_full()
             return
-        tail = tail[len(skipped) :]
-        last_id = base.last_id
-        if seam.closing and last_id in renderer.stop_ids:
-            tail = tail[len(seam.closing) :]
-        kind = outline_of(self._new[-1] if self._new else self._last).kind
-        opening = renderer.seams.opening(kind, **renderer.options(self._prompt, self._ask))
-        texts = self._texts(new, tail, render)
-        self._encode(texts, opening, hidden, (renderer.tokenizer.name_of(last_id) or "") if last_id is not None else "")
+        texts = self._texts(new, tail, lambda others: self._rendered(others, hidden))
+        self._encode_new(texts, outline_of(self._new[-1] if self._new else self._last).kind, hidden)
+
+    def _rendered(self, new: list[Message], hidden: Hidden) -> str:
+        """Text of a small conversation that ends in these messages.
+
+        Raises TemplateFault.
+        """
+        renderer, has_late_head = self._renderer, self._renderer.facts.has_late_head
+        front = renderer.front(self._prompt) if has_late_head else []
+        told = [*front, *self._context(new), *new]
+        return renderer.render(told, self._ask, hidden, size=self.size, stands_in=not has_late_head)
+
+    def _behind_seam(self, tail: str, skipped: str) -> str | None:
+        """What is new in a text behind the mark; None: it does not go on as it was thought to."""
+        closing = self._seam.closing
+        if not tail.startswith(skipped + closing):
+            return None
+        if closing and self._base.last_id in self._renderer.stop_ids:
+            return tail[len(skipped) + len(closing) :]
+        return tail[len(skipped) :]
+
+    def _encode_new(self, texts: list[tuple[str, int, bool]], last: Kind, hidden: Hidden) -> None:
+        renderer, last_id = self._renderer, self._base.last_id
+        opening = renderer.seams.opening(last, renderer.setting(self._prompt, self._ask))
+        behind = None if last_id is None else renderer.tokenizer.name_of(last_id)
+        self._encode(texts, opening, hidden, behind or "")
 
     def _context(self, new: Sequence[Message]) -> list[Message]:
         """A small conversation that ends in what stands for the message before the new ones."""

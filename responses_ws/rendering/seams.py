@@ -9,7 +9,6 @@ import msgspec
 from . import facts as made
 from .chat_template import TemplateFault
 from .conversation import Message
-from .facts import Render
 
 T = TypeVar("T")
 Kind = Literal["u", "s", "t", "a", "c"]
@@ -35,6 +34,15 @@ class Outline(msgspec.Struct):
 outline_of = msgspec.json.Decoder(Outline).decode
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """What a small conversation has to have in common with the real one to be rendered as it is."""
+
+    has_tools: bool
+    has_front: bool
+    """There are system messages at the beginning, and they are rendered further down."""
+    effort: str | None
+
+
 class Anchor(msgspec.Struct, frozen=True):
     """The last message that a log keeps."""
 
@@ -55,41 +63,37 @@ class Seam(msgspec.Struct, frozen=True):
 class Seams:
     """Of one template."""
 
-    def __init__(self, render: Render, mark: str, stops: re.Pattern[str]) -> None:
+    def __init__(self, render: Callable[..., str], mark: str, stops: re.Pattern[str]) -> None:
         self._render = render
         self._mark = mark
         self._stops = stops
         self._known: dict[Any, Seam | None] = {}
         self._openings: dict[Any, str | None] = {}
 
-    def find(self, anchor: Anchor, old: Sequence[Kind], new: Sequence[Kind], **options: Any) -> Seam | None:
+    def find(self, anchor: Anchor, old: Sequence[Kind], new: Sequence[Kind], setting: Setting) -> Seam | None:
         """How to go on behind ``anchor``, where ``old`` messages once came after it and now ``new`` ones do.
 
         None: the template writes the anchor, or what is before it, otherwise now. ``old`` is the beginning of ``new``.
         """
-        shape = (anchor, _short(old), _short(new))
-        return _remembered(
-            self._known, (shape, repr(sorted(options.items()))), lambda: self._seam(*shape, options=options)
-        )
+        shape = (anchor, _short(old), _short(new), setting)
+        return _remembered(self._known, shape, lambda: self._seam(*shape))
 
-    def opening(self, last: Kind, **options: Any) -> str | None:
+    def opening(self, last: Kind, setting: Setting) -> str | None:
         """What the template writes behind a last message of this kind for the model to go on; None: not always that."""
-        context = [*before(Anchor(last, is_sampled=False)), *stand_ins([last], "x")]
 
         def made_of_it() -> str | None:
-            closed = self._render(context, opens_answer=False, **options)
-            opened = self._render(context, opens_answer=True, **options)
+            context = [*before(Anchor(last, is_sampled=False)), *stand_ins([last], "x")]
+            closed = self._render(context, setting, opens_answer=False)
+            opened = self._render(context, setting, opens_answer=True)
             return opened[len(closed) :] if opened.startswith(closed) else None
 
-        return _remembered(self._openings, (last, repr(sorted(options.items()))), made_of_it)
+        return _remembered(self._openings, (last, setting), made_of_it)
 
-    def _seam(
-        self, anchor: Anchor, old: Sequence[Kind], new: Sequence[Kind], *, options: dict[str, Any]
-    ) -> Seam | None:
+    def _seam(self, anchor: Anchor, old: Sequence[Kind], new: Sequence[Kind], setting: Setting) -> Seam | None:
         context = [*before(anchor), *stand_ins([anchor.kind], self._mark)]
 
         def text_of(messages: list[Message], *, opens_answer: bool = False) -> str:
-            return self._render(messages, opens_answer=opens_answer, **options)
+            return self._render(messages, setting, opens_answer=opens_answer)
 
         head, found, tail = text_of([*context, *stand_ins(new, "x")], opens_answer=True).partition(self._mark)
         if not found or self._mark in tail:
@@ -157,4 +161,6 @@ def stand_ins(kinds: Sequence[Kind], text: str) -> list[Message]:
 
 
 def _short(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    if len(kinds) < 3:
+        return tuple(kinds)
     return cast("tuple[Kind, ...]", tuple(_ALIKE.sub(r"\1\1", "".join(kinds))))

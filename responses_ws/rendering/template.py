@@ -12,13 +12,14 @@ import msgspec
 from . import facts as made
 from .base import Ask, Draft, Opening, OutputParser, Renderer
 from .chat import ChatPrompt
-from .chat_template import ChatTemplate, TemplateFault
+from .chat_template import ChatTemplate, TemplateFault, values_for
 from .conversation import Message, adapted
 from .draft import FullDraft, NextDraft
 from .facts import TOOL, probe
+from .forms import Forms
 from .openings import opening_for
 from .parsing import FAMILIES, Parsers
-from .seams import Anchor, Kind, Seam, Seams, outline_of
+from .seams import Anchor, Kind, Seam, Seams, Setting, outline_of
 from .template_options import read_model, read_options, template_of
 from .tokenizer import Hidden, Tokenizer
 from .tokens import Span, TokenLog
@@ -90,6 +91,7 @@ class TemplateRenderer(Renderer):
         self.forgets_at_user = thinking == "template" and self.facts.forgets_at_user
         self.forgets_at_once = thinking == "template" and self.facts.forgets_at_once
         self.seams = Seams(self._render_adapted, self.mark, _any_of(stops))
+        self.forms = Forms(template, nonce=tokenizer.nonce, mark=self.mark, facts=self.facts, values=self._values)
         self._hides_endings = any(map(tokenizer.begins_control, self.facts.scaffolds))
         self._identity = hashlib.blake2b(
             repr([tokenizer.digest, template, sorted(self._values.items()), thinking, sorted(stops)]).encode(),
@@ -144,7 +146,7 @@ class TemplateRenderer(Renderer):
         return [] if self.facts.shows_tools else ["the chat template tells nothing of tools: none will be called"]
 
     def opening(self, ask: Ask) -> Opening:
-        behind = self.seams.opening("u", has_tools=bool(ask.tools), has_front=False, effort=ask.reasoning_effort)
+        behind = self.seams.opening("u", Setting(bool(ask.tools), has_front=False, effort=ask.reasoning_effort))
         return opening_for(FAMILIES[self.family], self.tokenizer, ask, behind=behind or "")
 
     def parser(self, log: TokenLog, ask: Ask) -> OutputParser:
@@ -175,10 +177,9 @@ class TemplateRenderer(Renderer):
     def _ids_of_opening(self, text: str, behind: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, Hidden(self.tokenizer), behind=behind))
 
-    def options(self, prompt: ChatPrompt, ask: Ask) -> dict[str, Any]:
-        """What a small conversation has to have in common with the real one to be rendered as it is."""
+    def setting(self, prompt: ChatPrompt, ask: Ask) -> Setting:
         has_front = bool(self.facts.has_late_head and self.front(prompt))
-        return {"has_tools": bool(ask.tools), "has_front": has_front, "effort": ask.reasoning_effort}
+        return Setting(bool(ask.tools), has_front, ask.reasoning_effort)
 
     def front(self, prompt: ChatPrompt) -> list[Message]:
         """The system messages at the beginning."""
@@ -206,15 +207,14 @@ class TemplateRenderer(Renderer):
     def _render_adapted(
         self,
         messages: Sequence[Message],
+        setting: Setting,
         *,
-        has_tools: bool,
-        has_front: bool,
-        effort: str | None,
         opens_answer: bool = False,
     ) -> str:
-        front = [made.system()] if has_front else []
+        front = [made.system()] if setting.has_front else []
         given = adapted([*front, *messages], self.facts.manners)
-        return self._render_as_is(given, tools=[TOOL] if has_tools else None, opens_answer=opens_answer, effort=effort)
+        tools = [TOOL] if setting.has_tools else None
+        return self._render_as_is(given, tools=tools, opens_answer=opens_answer, effort=setting.effort)
 
     def _place(self, prompt: ChatPrompt, ask: Ask, log: TokenLog) -> tuple[int, Seam] | None:
         """The last place to go on from: how many spans are kept, and what is to be written there."""
@@ -223,7 +223,7 @@ class TemplateRenderer(Renderer):
         new: list[Kind] = [outline.kind for outline in outlines]
         kept = _without_openings(spans, len(spans))
         kept = self._before_forgotten(prompt, log, kept, new)
-        options = self.options(prompt, ask)
+        setting = self.setting(prompt, ask)
         old: list[Kind] = []
         at = log.messages
         for _step in range(_MOST_STEPS_BACK):
@@ -234,7 +234,7 @@ class TemplateRenderer(Renderer):
                 again = [outline_of(message).kind for message in prompt.log.since(span.messages)[: at - span.messages]]
                 old, new, at = [*again, *old], [*again, *new], span.messages
             anchor = self._anchor(prompt, span, new)
-            seam = None if anchor is None else self.seams.find(anchor, old, new, **options)
+            seam = None if anchor is None else self.seams.find(anchor, old, new, setting)
             if seam is not None:
                 return kept, seam
             kept = _without_openings(spans, kept - 1)
@@ -303,13 +303,6 @@ class TemplateRenderer(Renderer):
                 self._decoded_tools.clear()
             self._decoded_tools[encoded] = tools
         return tools
-
-
-def values_for(effort: str | None) -> dict[str, Any]:
-    """A request's ``reasoning.effort`` by the names under which templates look for it."""
-    if effort is None:
-        return {}
-    return {"reasoning_effort": effort, "enable_thinking": effort != "none", "thinking": effort != "none"}
 
 
 def _without_openings(spans: Any, kept: int) -> int:
