@@ -37,7 +37,7 @@ _OURS = frozenset({"connection", "content-length", "expect", "te", "trailer", "t
 
 D = TypeVar("D")
 
-Body = bytes | Sequence[bytes]
+Body = bytes | Sequence[bytes | memoryview]
 """In one piece, or in pieces that are sent one after the other."""
 
 
@@ -160,7 +160,7 @@ class HttpClient:
             logger.info("%s was not told: %s", self._origin + self._target(path), exc)
 
     async def _ask(
-        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes], size: int
+        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview], size: int
     ) -> Connection:
         try:
             head = f"{method} {self._target(path)} HTTP/1.1\r\n{self._head}{_lines(headers)}\r\n".encode()

@@ -11,7 +11,7 @@ from responses_ws.protocol.usage import Usage
 
 from .base import Capabilities, ChatRequest, Engine, EngineError, EngineModel, Health, TokenRequest
 from .chat_stream import ChatStream
-from .http import HttpClient, StreamedAnswer, checked_url
+from .http import Body, HttpClient, StreamedAnswer, checked_url
 from .llama_stream import CompletionReader, Gap
 from .openai_chat import chat_body
 from .options import Timeouts, read_options
@@ -128,7 +128,7 @@ class LlamaCpp(Engine):
         headers = {"X-Request-Id": request.asked.request_id}
         return _Completion(self, "/completion", self._body(request, max_tokens), reader, headers)
 
-    def _body(self, request: TokenRequest, max_tokens: int | None) -> bytes:
+    def _body(self, request: TokenRequest, max_tokens: int | None) -> Body:
         asked = request.asked
         wanted = {
             "temperature": asked.temperature,
@@ -153,7 +153,7 @@ class LlamaCpp(Engine):
             fields["n_probs"] = max(asked.top_logprobs, 1)
         if request.constraint is not None:
             fields["grammar" if request.constraint.kind == "gbnf" else "json_schema"] = request.constraint.value
-        return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
+        return (b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:])
 
     async def spelling(self, text: str) -> list[int]:
         """The tokens of a text of which the server told only the last, most likely as they were sampled."""

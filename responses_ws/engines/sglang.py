@@ -102,7 +102,7 @@ class SGLang(OpenAIChat):
         else:
             fields["session_params"] = {"id": session.id}
             ids = msgspec.json.encode(request.prompt.since(len(session)).tolist())[1:-1]
-        body = b"".join((b'{"input_ids":[', ids, b"],", msgspec.json.encode(fields)[1:]))
+        body = (b'{"input_ids":[', ids, b"],", msgspec.json.encode(fields)[1:])
         return StreamedAnswer(self._client, f"{self.root}/generate", body, SGLangStream(asked.top_logprobs))
 
     def abort(self, call_id: str) -> None:

@@ -13,7 +13,7 @@ from responses_ws.protocol.sampling import Constraint, ConstraintKind, Finished,
 from responses_ws.protocol.usage import Usage
 
 from .base import ChatRequest, EngineError, Health, TokenRequest
-from .http import BegunAnswer, StreamedAnswer, begun
+from .http import BegunAnswer, Body, StreamedAnswer, begun
 from .openai_chat import OpenAIChat, OpenAIChatOptions, chat_body
 from .vllm_stream import VllmStream
 
@@ -104,7 +104,7 @@ class Vllm(OpenAIChat):
         if request.asked.affinity:
             headers["X-Session-ID"] = request.asked.affinity
 
-        def answer(path: str, body: bytes) -> StreamedAnswer[TokenDelta]:
+        def answer(path: str, body: Body) -> StreamedAnswer[TokenDelta]:
             return StreamedAnswer(self._client, path, body, VllmStream(request.asked.top_logprobs or 0), headers)
 
         is_remembered = not self._has_generate
@@ -131,7 +131,7 @@ class Vllm(OpenAIChat):
     def _has_generate(self) -> bool:
         return asyncio.get_running_loop().time() >= self._generate_is_back_at
 
-    def _generate_body(self, request: TokenRequest) -> bytes:
+    def _generate_body(self, request: TokenRequest) -> Body:
         asked = request.asked
         fields: dict[str, Any] = {
             "model": asked.model,
@@ -146,9 +146,9 @@ class Vllm(OpenAIChat):
         if asked.top_logprobs is not None:
             # Only with the text are their tokens told as such.
             fields["output_mode"] = "text"
-        return b"".join((b'{"token_ids":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
+        return (b'{"token_ids":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:])
 
-    def _completions_body(self, request: TokenRequest) -> bytes:
+    def _completions_body(self, request: TokenRequest) -> Body:
         asked = request.asked
         fields: dict[str, Any] = {
             "model": asked.model,
@@ -160,7 +160,7 @@ class Vllm(OpenAIChat):
             **_sampling(request, self._settings.sampling),
             **self.more_fields(asked),
         }
-        return b"".join((b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:]))
+        return (b'{"prompt":[', request.prompt.json(), b"],", msgspec.json.encode(fields)[1:])
 
 
 class _Rendered(msgspec.Struct):

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._is_clean = True
         """Both sides know where the next answer begins."""
 
-    async def send(self, head: bytes, body: Sequence[bytes], size: int) -> None:
+    async def send(self, head: bytes, body: Sequence[bytes | memoryview], size: int) -> None:
         """Make a request whose body has ``size`` bytes, and wait for the head of its answer.
 
         Raises:
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
         if self._has_head:
             self.is_whole = True
 
-    async def _write(self, head: bytes, body: Sequence[bytes]) -> None:
+    async def _write(self, head: bytes, body: Sequence[bytes | memoryview]) -> None:
         """As the engine takes it, and as long as it has not refused it."""
         for part in (head, *body):
             view = memoryview(part)

@@ -31,10 +31,10 @@ class Span(msgspec.Struct, gc=False):
 class TokenLog:
     """An immutable view of the first ``len(log)`` ids of a growing log.
 
-    Ids are kept as engines are sent them, in JSON, each with a comma behind it: a call copies bytes, and nothing that
-    was there is encoded again. Looking at ids costs their decoding: look at the last ones only. Shared as `SharedLog`
-    is: extending the newest view writes behind it, cost O(new); extending an older one, a fork or a log that was cut
-    back, copies the past once. Not thread-safe: extend on the event loop only.
+    Ids are kept as engines are sent them, in JSON, each with a comma behind it: a call sends them as they lie there.
+    Looking at ids costs their decoding: look at the last ones only. Shared as `SharedLog` is: extending the newest view
+    writes behind it, cost O(new); extending an older one, a fork or a log that was cut back, copies the past once. Not
+    thread-safe: extend on the event loop only.
     """
 
     __slots__ = ("_written", "spans", "fingerprint")
@@ -133,8 +133,8 @@ class TokenLog:
         return self.spans.last.messages if len(self.spans) else 0
 
     def json(self) -> memoryview:
-        """The ids as the inside of a JSON array. Copy them at once: as long as they are looked at, extending the log
-        copies all of it."""
+        """The ids as the inside of a JSON array: a view, to be sent and let go of. A log that is extended while somebody
+        holds one is copied."""
         return memoryview(self._written)[: max(self._ends[1] - 1, 0)]
 
     @property
