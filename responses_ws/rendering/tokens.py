@@ -133,8 +133,8 @@ class TokenLog:
         return self.spans.last.messages if len(self.spans) else 0
 
     def json(self) -> memoryview:
-        """The ids as the inside of a JSON array: a view, to be sent and let go of. A log that is extended while somebody
-        holds one is copied."""
+        """The ids as the inside of a JSON array: a view, to be sent and let go of. A log that is extended while
+        somebody holds one is copied."""
         return memoryview(self._written)[: max(self._ends[1] - 1, 0)]
 
     @property
