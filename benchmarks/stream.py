@@ -33,7 +33,8 @@ EVENLY = 0.99
 """The share of its rate that the slowest stream has to keep."""
 INSTANT_TOKENS = 16_000
 INSTANT_READS = (1, 16)
-"""How many of them the engine inside of the process says at a time."""
+"""How many of them the engine inside of the process says at a time. Frames are compared where there are some to send:
+what comes alone costs a way through the event loop, which picows does not go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def frames(findings: Findings, server: Server, *, rounds: int) -> None:
         if least[each]:
             findings.add(table, row, "picows' CPU µs/frame", least[each])
             ratios = [ours / floor for ours, floor in zip(found, least[each], strict=True)]
-            findings.add(table, row, "ours ÷ picows'", ratios, at_most=3 if each == 1 else None)
+            findings.add(table, row, "ours ÷ picows'", ratios, at_most=3 if each > 1 else None)
     if not find_spec("picows"):
         findings.notes.append("picows is not installed: pip install picows tells what a frame costs at least.")
 

@@ -52,23 +52,25 @@ def chains(load: Load, ways: Sequence[str], rounds: int, engine: Server, server:
     return found
 
 
-def tell(findings: Findings, load: Load, found: dict[str, list[Rollout]]) -> None:
-    """Add one engine's figures."""
+def tell(findings: Findings, load: Load, found: dict[str, list[Rollout]], *, beside: str = "") -> None:
+    """Add one engine's figures. ``beside``: how this server differs from the one that aims are for."""
     table = f"engine asked in {ASKED_IN[load.engine]}, {load.turns} turns of {load.tokens} tokens"
-    direct, suffix = found["engine"], "" if load.engine == "chat" else f", {load.engine}"
+    direct, suffix = found["engine"], "".join(f", {word}" for word in (load.engine, beside) if word not in ("", "chat"))
+    table += f", {beside}" if beside else ""
     # The direct call last: it has fewer columns.
     for way, rollouts in sorted(found.items(), key=lambda pair: pair[0] == "engine"):
         row = way + suffix
         early, late = zip(*map(edges, rollouts), strict=True)
         if way != "engine":
             over = [added(rollout, base, "seconds") for rollout, base in zip(rollouts, direct, strict=True)]
-            findings.add(table, row, "added ms/turn", over, **target(way, load.engine))
+            findings.add(table, row, "added ms/turn", over, **({} if beside else target(way, load.engine)))
             first = [added(rollout, base, "first_token") for rollout, base in zip(rollouts, direct, strict=True)]
             findings.add(table, row, "added ms to the first token", first)
         findings.add(table, row, "turns 2–6 ms", early)
         findings.add(table, row, f"last {LATE_TURNS} ms", late)
         growth = [after / before for before, after in zip(early, late, strict=True)]
-        findings.add(table, row, "growth", growth, at_most=GROWTH.get(load.engine) if way == "ws" else None)
+        aim = GROWTH.get(load.engine) if way == "ws" and not beside else None
+        findings.add(table, row, "growth", growth, at_most=aim)
         for column, start, stop in (("CPU ms/turn", 1, None), ("CPU of the last", load.turns - LATE_TURNS, None)):
             cpu = [1000 * used for rollout in rollouts if (used := rollout.cpu(start, stop)) is not None]
             if cpu:
@@ -107,6 +109,10 @@ def main(given: Sequence[str] | None = None) -> int:
             server = stack.enter_context(responses_server(engine.url, models))
             for load in loads:
                 tell(findings, load, chains(load, ways, options.rounds, engine, server))
+            commit = {"RESPONSES_WS": {"DURABILITY": "commit"}}
+            committing = stack.enter_context(responses_server(engine.url, models, settings=commit))
+            found = chains(loads[0], ["engine", "ws"], options.rounds, engine, committing)
+            tell(findings, loads[0], found, beside="by commit")
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
         return 1

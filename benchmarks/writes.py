@@ -1,7 +1,7 @@
 """What it costs an agent's loop that everything is written down: usage, ledger and state, against nothing of it.
 
-``python -m benchmarks.writes`` runs the same loop on two servers: one stores every response in PostgreSQL and Redis
-while a Celery worker bills it, the other writes nothing.
+``python -m benchmarks.writes`` runs the same loop on three servers: two store every response in PostgreSQL and Redis
+while a Celery worker bills it, one by commit and one by journal; the third writes nothing.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def loops(load: Load, servers: dict[str, Server], rounds: int) -> dict[str, list
         for name in sorted(servers, reverse=bool(number % 2)):
             server = servers[name]
             peer = Peer(server.url, server.key, load.model)
-            way = "ws-stored" if name == "on" else "ws"
+            way = "ws" if name == "off" else "ws-stored"
             if number < 0:
                 run(way, Load(WARM_UP_TURNS, load.tokens, load.rate, engine=load.engine), peer)
                 continue
@@ -50,7 +50,7 @@ def billed(database: dict[str, str]) -> str:
     Raises:
         BenchmarkError: nothing is billed.
     """
-    question = "SELECT count(*), count(billed_at) FROM written.responses_ws_usagerecord"
+    question = "SELECT count(*), count(billed_at) FROM by_commit.responses_ws_usagerecord"
     with psycopg.connect(host=database["PGHOST"], user="postgres", dbname="postgres") as connection:
         records, done = connection.execute(question).fetchone() or (0, 0)
     if not done:
@@ -75,19 +75,28 @@ def main(given: Sequence[str] | None = None) -> int:
             database = stack.enter_context(postgres(home))
             redis = stack.enter_context(Redis(directory=home / "redis"))
             engine = stack.enter_context(fake_engine(models))
-            on = {**database, "BENCHMARK_SCHEMA": "written", "CELERY_BROKER_URL": redis.url}
-            state = {"RESPONSES_WS": {"REDIS_URL": redis.url}}
+            servers = {}
+            for number, durability in enumerate(("commit", "journal")):
+                # Brokers of their own: each worker bills what its server has written.
+                broker = redis.url.removesuffix("0") + str(number)
+                on = {**database, "BENCHMARK_SCHEMA": f"by_{durability}", "CELERY_BROKER_URL": broker}
+                state = {"RESPONSES_WS": {"REDIS_URL": redis.url, "DURABILITY": durability}}
+                written = responses_server(engine.url, models, settings=state, environment=on, beside=[WORKER])
+                servers[f"on, by {durability}"] = stack.enter_context(written)
             off = {**database, "BENCHMARK_SCHEMA": "unwritten"}
             nothing = {"ASGI_APPLICATION": "benchmarks.unwritten.application"}
-            written = responses_server(engine.url, models, settings=state, environment=on, beside=[WORKER])
-            unwritten = responses_server(engine.url, models, settings=nothing, environment=off)
-            servers = {"on": stack.enter_context(written), "off": stack.enter_context(unwritten)}
+            servers["off"] = stack.enter_context(
+                responses_server(engine.url, models, settings=nothing, environment=off)
+            )
             for load in loads:
                 found = loops(load, servers, options.rounds)
                 for name, rollouts in found.items():
                     findings.add(f"{load}, end to end", f"writes {name}", "s", [one.seconds for one in rollouts])
-                ratios = [on.seconds / off.seconds for on, off in zip(found["on"], found["off"], strict=True)]
-                findings.add(f"{load}, end to end", f"on ÷ off at {load.rate}/s", "ratio", ratios, at_most=1.1)
+                for name in servers:
+                    ratios = [on.seconds / off.seconds for on, off in zip(found[name], found["off"], strict=True)]
+                    if name != "off":
+                        row = f"{name}, ÷ off at {load.rate}/s"
+                        findings.add(f"{load}, end to end", row, "ratio", ratios, at_most=1.1)
             findings.notes.append(billed(database))
     except BenchmarkError as error:
         print(f"benchmark failed: {error}", file=sys.stderr)
