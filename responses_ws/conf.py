@@ -5,6 +5,7 @@ Import ``app_settings`` and read an attribute when you need its value; nothing i
 """
 
 import dataclasses
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -168,42 +169,38 @@ class Settings:
         return settings.DEBUG if self.PLAYGROUND is None else self.PLAYGROUND
 
 
+_NAMES = frozenset(field.name for field in dataclasses.fields(Settings))
+
+
 class _LazySettings:
-    """Reads ``settings.RESPONSES_WS`` at first use and again after every change."""
+    """Reads ``settings.RESPONSES_WS`` at first use and again after every change.
 
-    _loaded: Settings | None = None
-    _limits: Limits | None = None
-    _rates: Rates | None = None
+    What has been read is an attribute from then on: a turn looks at some twenty.
+    """
 
-    def _load(self) -> Settings:
-        if self._loaded is None:
-            known = {field.name for field in dataclasses.fields(Settings)}
-            given = getattr(settings, "RESPONSES_WS", {})
-            self._loaded = Settings(**{key: value for key, value in given.items() if key in known})
-            self._limits = self._rates = None
-        return self._loaded
+    @cached_property
+    def _loaded(self) -> Settings:
+        given = getattr(settings, "RESPONSES_WS", {})
+        return Settings(**{key: value for key, value in given.items() if key in _NAMES})
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._load(), name)
+        value = getattr(self._loaded, name)
+        if name in _NAMES:
+            self.__dict__[name] = value
+        return value
 
     # Only when they are asked for: other settings can be read where one of these is no good, and the checks say so.
-    @property
+    @cached_property
     def limits(self) -> Limits:
-        loaded = self._load()
-        if self._limits is None:
-            self._limits = loaded.limits
-        return self._limits
+        return self._loaded.limits
 
-    @property
+    @cached_property
     def rates(self) -> Rates:
-        loaded = self._load()
-        if self._rates is None:
-            self._rates = loaded.rates
-        return self._rates
+        return self._loaded.rates
 
     def reload(self, *, setting: str, **_kwargs: Any) -> None:
         if setting == "RESPONSES_WS":
-            self._loaded = None
+            self.__dict__.clear()
 
 
 app_settings = _LazySettings()

@@ -1,9 +1,11 @@
 """Who is at the door: one authenticator for HTTP and WebSocket, and the seam for the host project's own."""
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
+from hashlib import blake2b
 from sys import intern
 from typing import Any
 
@@ -11,7 +13,6 @@ from django.utils.module_loading import import_string
 
 from responses_ws.conf import app_settings
 from responses_ws.models import ApiKey
-from responses_ws.models.accounts import digest_of
 from responses_ws.protocol.errors import Unauthorized
 from responses_ws.runtime import dbpool
 from responses_ws.serving.admission import Principal
@@ -19,6 +20,7 @@ from responses_ws.serving.admission import Principal
 SECONDS_CACHED = 30.0
 """How long a key's answer is believed; a revoked key is refused at the latest after this."""
 _MAX_CACHED = 10_000
+_PROCESS = secrets.token_bytes(32)
 
 
 class Authenticator(ABC):
@@ -53,7 +55,8 @@ class ApiKeyAuthenticator(Authenticator):
             raise Unauthorized(
                 "You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer KEY'."
             )
-        digest = digest_of(key)
+        # Not as it is stored, which takes ten times as long, and is asked for with every turn.
+        digest = blake2b(key.encode(), key=_PROCESS, digest_size=32).digest()
         cached = self._cache.get(digest)
         now = time.monotonic()
         if cached is not None and cached[0] > now:
