@@ -257,12 +257,13 @@ class Run:
         turn, record, screening = self._turn, self._record, self._screening
         needs_engine = screening.refusal is None and not self._is_sealed_whole and not self._is_uncovered
         needs_preparing = needs_engine and self._work.needs_preparing(self._context, self._context.new_items)
-        if needs_engine and not needs_preparing:
-            self._start()
-        if not record.is_open:
-            # The engine was called first; the record becomes durable while it works.
-            record.open(is_private=self._is_private)
         try:
+            if needs_engine and not needs_preparing:
+                self._start()
+                # The engine is called first; the record becomes durable while it works.
+                await asyncio.sleep(0)
+            if not record.is_open:
+                record.open(is_private=self._is_private)
             async with aclosing(self._answer(needs_engine=needs_engine, needs_preparing=needs_preparing)) as events:
                 async for frames in events:
                     yield frames
