@@ -17,7 +17,8 @@ from responses_ws.runtime import logs
 
 from .base import EngineError
 from .http import Body, HttpClient, Unreachable
-from .wire import Connection, Pool, unix
+from .pool import Pool, unix
+from .wire import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from responses_ws.runtime import tracing
 
 from .base import EngineError
 from .chat_errors import refusal
+from .pool import Pool, tcp
 from .sse import AnswerReader, EventSplitter
-from .wire import Connection, Pool, tcp
+from .wire import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -251,18 +252,15 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
                 raise EngineError("protocol", "the engine answered with a web page; is BASE_URL right?", status=200)
             _check_coding(answer)
         except BaseException:
-            answer.release()
+            answer.give_back()
             raise
         self._is_json = kind == "application/json"
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
         self.has_ended = True
-        if self.is_whole:
-            # The last event is here, perhaps not the body's last bytes.
-            self._answer.give_back()
-        else:
-            self._answer.close()
+        # The last event is here, perhaps not the body's last bytes.
+        self._answer.give_back(is_done=self.is_whole)
 
     def __aiter__(self) -> AsyncIterator[list[D]]:
         return self
@@ -361,7 +359,7 @@ async def _whole(answer: Connection) -> bytes:
         _check_coding(answer)
         return await answer.read_all(MAX_ANSWER_BYTES)
     finally:
-        answer.release()
+        answer.give_back()
 
 
 async def _explanation(answer: Connection) -> bytes:

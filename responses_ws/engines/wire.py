@@ -7,15 +7,15 @@ Source: RFC 9112.
 """
 
 import asyncio
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import httptools
-from aiohappyeyeballs import AddrInfoType, start_connection
 
 from .base import EngineError
+
+if TYPE_CHECKING:
+    from .pool import Pool
 
 MAX_HEAD_BYTES = 64 * 1024
 """Without a byte of body among them: heads, and whatever chunks and trailers say beside."""
@@ -24,41 +24,11 @@ MAX_WAITING_BYTES = 64 * 1024
 BYTES_WRITTEN_AT_ONCE = 1024 * 1024
 """A larger body is written as the engine takes it, which may answer meanwhile."""
 BYTES_IN_ONE_WRITE = 256 * 1024
-SECONDS_IDLE = 60.0
 SECONDS_TO_DRAIN = 1.0  # between the last event and the end of the body, to keep the connection
-SECONDS_RESOLVED = 30.0
-SECONDS_PER_ADDRESS = 0.25  # before the next one is tried beside it. Source: RFC 8305 §5
-
-Opener = Callable[[Callable[[], "Connection"]], Awaitable[object]]
-"""Opens a connection on the running loop, given what makes its protocol. Raises OSError."""
 
 
 class Connection(asyncio.Protocol):
     """One connection to an engine, and the answer that is coming on it. One task uses it at a time."""
-
-    __slots__ = (
-        "status",
-        "is_whole",
-        "idle_since",
-        "_pool",
-        "_loop",
-        "_transport",
-        "_parser",
-        "_headers",
-        "_pieces",
-        "_waiting",
-        "_bare",
-        "_waiter",
-        "_drain",
-        "_error",
-        "_ends_with_it",
-        "_has_come",
-        "_has_head",
-        "_is_busy",
-        "_is_clean",
-        "_is_full",
-        "_is_held",
-    )
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
@@ -154,21 +124,17 @@ class Connection(asyncio.Protocol):
             size += len(piece)
         return b"".join(parts)[:limit]
 
-    def give_back(self) -> None:
-        """Nobody wants more of the answer, which has told all that matters: its end is waited for, for a moment."""
+    def give_back(self, *, is_done: bool = False) -> None:
+        """Nobody wants more of the answer. Keeps the connection if all of it has come, otherwise closes it.
+
+        ``is_done``: all that matters has come; then the rest is waited for, for a moment and beside whatever goes on.
+        """
         self._pieces.clear()
         if self.is_whole:
             self._keep()
-        elif not self._pool.keeps:
-            self.close()
-        elif self._is_busy and self._error is None:
+        elif is_done and self._pool.keeps and self._error is None:
             self._drain = self._loop.call_later(SECONDS_TO_DRAIN, self.close)
             self._go_on()
-
-    def release(self) -> None:
-        """Nobody wants more of the answer: keeps the connection if all of it has come."""
-        if self.is_whole:
-            self._keep()
         else:
             self.close()
 
@@ -196,6 +162,8 @@ class Connection(asyncio.Protocol):
             self._drain.cancel()
         self._pool.forget(self)
         self._pool.connections.discard(self)
+        # It holds us, too.
+        del self._parser
         self._wake()
 
     def data_received(self, data: bytes) -> None:
@@ -315,102 +283,3 @@ class Connection(asyncio.Protocol):
             self._pool.keep(self)
         else:
             self.close()
-
-
-class Pool:
-    """The connections to one origin on the running loop. ``open`` makes new ones; without ``keeps`` they serve once."""
-
-    def __init__(self, open: Opener, *, keeps: bool = True) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
-        self._open = open
-        self._idle: dict[Connection, None] = {}
-        """Those used last at the end."""
-        self._timer: asyncio.TimerHandle | None = None
-        self.keeps = keeps
-
-    def take(self) -> Connection | None:
-        """An idle one, the one used last."""
-        return self._idle.popitem()[0] if self._idle else None
-
-    async def connect(self) -> Connection:
-        """A new one. Raises OSError."""
-        connection = Connection(self)
-        try:
-            await self._open(lambda: connection)
-        except BaseException:
-            # Of one that is made in spite of a cancellation uvloop never says that it is lost.
-            connection.close()
-            self.connections.discard(connection)
-            raise
-        return connection
-
-    def keep(self, connection: Connection) -> None:
-        if not self.keeps:
-            connection.close()
-            return
-        connection.idle_since = self.loop.time()
-        self._idle[connection] = None
-        if self._timer is None:
-            self._timer = self.loop.call_later(SECONDS_IDLE, self._sweep)
-
-    def forget(self, connection: Connection) -> None:
-        """It does not serve again."""
-        self._idle.pop(connection, None)
-
-    async def aclose(self) -> None:
-        """Closes all, also those in use."""
-        self.keeps = False
-        if self._timer is not None:
-            self._timer.cancel()
-        for connection in list(self.connections):
-            connection.close()
-        # They learn of it in the loop's next turns.
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    def _sweep(self) -> None:
-        self._timer = None
-        now = self.loop.time()
-        for connection in list(self._idle):
-            if connection.idle_since + SECONDS_IDLE > now:
-                self._timer = self.loop.call_at(connection.idle_since + SECONDS_IDLE, self._sweep)
-                break
-            connection.close()
-
-
-def tcp(host: str, port: int, *, tls: ssl.SSLContext | None) -> Opener:
-    """To any address that ``host`` has, of either family."""
-    addresses: Sequence[AddrInfoType] = ()
-    known_until = 0.0
-
-    async def open(protocol: Callable[[], Connection]) -> None:
-        nonlocal addresses, known_until
-        loop = asyncio.get_running_loop()
-        if loop.time() >= known_until:
-            addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            known_until = loop.time() + SECONDS_RESOLVED
-        try:
-            raw = await start_connection(addresses, happy_eyeballs_delay=SECONDS_PER_ADDRESS)
-        except OSError:
-            # It may have moved.
-            known_until = 0.0
-            raise
-        try:
-            # Not every loop does so for a socket that it is given.
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.create_connection(protocol, sock=raw, ssl=tls, server_hostname=host if tls else None)
-        except BaseException:
-            raw.close()
-            raise
-
-    return open
-
-
-def unix(path: str) -> Opener:
-    """To a Unix socket."""
-
-    async def open(protocol: Callable[[], Connection]) -> None:
-        await asyncio.get_running_loop().create_unix_connection(protocol, path)
-
-    return open

@@ -9,7 +9,7 @@ from tests.fakes.chat_server import ChatServer
 
 def pytest_asyncio_loop_factories(config, item):
     loops = {"asyncio": asyncio.new_event_loop}
-    if item.path.name.startswith("test_wire"):
+    if item.path.name in ("test_pool.py", "test_wire.py", "test_wire_flow.py"):
         # Transports of the two differ where connections end.
         loops["uvloop"] = uvloop.new_event_loop
     return loops

@@ -6,11 +6,14 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+
+from responses_ws.engines.http import HttpClient
 
 Conduct = Callable[["Caller"], Awaitable[None]]
 
+DEADLINE = 30.0
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -104,3 +107,16 @@ def always(answer: bytes) -> Conduct:
             await caller.say(answer)
 
     return conduct
+
+
+@contextlib.asynccontextmanager
+async def served(
+    conduct: Conduct, *, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[tuple[RawServer, HttpClient]]:
+    """The server, and a client of it."""
+    async with asyncio.timeout(DEADLINE), RawServer(conduct, tls=tls) as server:
+        client = HttpClient(server.url, **options)
+        try:
+            yield server, client
+        finally:
+            await client.aclose()
