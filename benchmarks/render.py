@@ -142,7 +142,7 @@ def table(cells: dict[tuple[int, str], Cell], sizes: Sequence[int]) -> list[str]
 
 
 def header(rounds: int, source: str, load_before: float) -> list[str]:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("tokenizers", "jinja2", "msgspec"))
+    packages = ", ".join(f"{name} {version(name)}" for name in ("tokenizers", "tiktoken", "jinja2", "msgspec"))
     return [
         f"- machine: {processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"load {load_before:.2f} before, {os.getloadavg()[0]:.2f} after",

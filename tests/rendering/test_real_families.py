@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from responses_ws.rendering.base import Ask
 from responses_ws.rendering.template import TemplateRenderer
+from responses_ws.rendering.tokenizer import Hidden, Tokenizer
 from responses_ws.runtime import renderers
 from responses_ws.testing import RendererContract
 from responses_ws.testing.rendering import TOOLS, Message
@@ -116,3 +117,30 @@ def test_facts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{name}: {facts.manners}, forgets at user {facts.forgets_at_user}, at once {facts.forgets_at_once}")
     assert facts.closing
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama3_1", "deepseek_v3"])
+def test_every_character_becomes_what_tokenizers_makes_of_it(name: str) -> None:
+    tokenizer = renderer_of(name).tokenizer
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+
+    assert tokenizer.is_quick
+    for start in range(0, len(characters), 64):
+        text = "\n".join(f"{one}a{one} {one}1{one}.{one}  {one}{one}" for one in characters[start : start + 64])
+
+        assert tokenizer.encode(text, Hidden(tokenizer)) == ids_of(tokenizer, text), hex(start)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama3_1", "deepseek_v3"])
+def test_every_word_becomes_what_tokenizers_makes_of_it(name: str) -> None:
+    tokenizer = renderer_of(name).tokenizer
+    size = tokenizer.raw.get_vocab_size()
+    words = [tokenizer.raw.decode([token_id], skip_special_tokens=False) for token_id in range(size)]
+
+    for word in words:
+        assert tokenizer.encode(word, Hidden(tokenizer)) == ids_of(tokenizer, word), word
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    ids: list[int] = tokenizer.raw.encode(text, add_special_tokens=False).ids
+    return ids
