@@ -176,7 +176,8 @@ def main(given: Sequence[str] | None = None) -> int:
                 row = f"a chain of {options.turns} turns, {ASKED_IN[name]}"
                 findings.add("memory of a chain", row, "÷ its JSON", ratios, at_most=2)
             with responses_server(engine.url, MODELS, settings=slow) as server:
-                more = [unread(server) for _ in range(options.rounds)]
+                # The first is not counted: the allocator keeps what an answer of that size takes.
+                more = [unread(server) for _ in range(-1, options.rounds)][1:]
                 pairs = [beside_a_slow_read(server, options.slow_reads) for _ in range(options.rounds)]
             findings.add("a client that does not read", "40 MB unread", "more MiB", more, at_most=4)
     except BenchmarkError as error:
