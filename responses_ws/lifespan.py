@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 # Records of turns whose client has left. The database gets this long; the reaper closes what is left. With what
 # `runtime.launcher` takes before, less than the ten seconds that a container gets beyond its drain.
 SETTLE_SECONDS = 4.0
+YOUNG_OBJECTS = 2000
+"""Made since the last collection, before there is one. By default it is 700, several times a turn, which takes 7 % of
+its CPU. This saves half of that; more would save no more."""
 
 Message = dict[str, Any]
 
@@ -61,6 +64,7 @@ async def lifespan(
     # Everything imported so far lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     await send({"type": "lifespan.startup.complete"})
     await receive()
     for task in starting:
