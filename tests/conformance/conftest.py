@@ -83,6 +83,12 @@ def healthy_log(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not running.trouble(before), running.output()[before:]
 
 
+@pytest.fixture
+def journal(tmp_path: Path) -> dict[str, str]:
+    """Settings with which no turn waits for a commit."""
+    return {"DURABILITY": "journal", "JOURNAL_DIR": str(tmp_path)}
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield
