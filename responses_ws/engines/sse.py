@@ -58,6 +58,9 @@ class EventSplitter:
             self._parts.clear()
             self._size = 0
         events: list[bytes] = []
+        if self._at_start and len(chunk) >= len(_BOM):
+            self._at_start = False
+            chunk = chunk.removeprefix(_BOM)
         if not self._data and not self._at_start:
             # Nearly always whole events of one line each.
             *blocks, chunk = chunk.split(b"\n\n")
