@@ -118,7 +118,8 @@ def run(way_name: str, load: Load, peer: Peer, *, pid: int = 0) -> Rollout:
             turn = way.turn(output)
             rollout.cpu_marks.append(cpu_seconds(pid))
             is_counted = rollout.turns and turn.input_tokens
-            if is_counted and turn.input_tokens - rollout.turns[-1].input_tokens < len(output) // 5:
+            # White space, of which code is full, is many characters a token in large vocabularies.
+            if is_counted and turn.input_tokens - rollout.turns[-1].input_tokens < len(output) // 10:
                 raise BenchmarkError(f"{way_name}: at turn {number} the engine did not get the history: {turn}")
             rollout.turns.append(turn)
             output = next(outputs)
