@@ -25,6 +25,9 @@ ErrorKind = Literal[
 ]
 
 
+_KNOWN_MEDIA: dict[frozenset[Medium], frozenset[Medium]] = {}
+
+
 class EngineError(Exception):
     """The engine refused or broke.
 
@@ -92,7 +95,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         if self.items:
             given |= {"items": True, "custom_tools": self.custom_tools, "reasoning": self.reasoning}
             given["hosted_tools"] = bool(self.hosted_tools)
-        return frozenset(medium for medium, is_taken in given.items() if is_taken)
+        media = frozenset(medium for medium, is_taken in given.items() if is_taken)
+        # Every prompt keeps one.
+        return _KNOWN_MEDIA.setdefault(media, media)
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

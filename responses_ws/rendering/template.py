@@ -98,6 +98,7 @@ class TemplateRenderer(Renderer):
             digest_size=16,
         ).digest()
         self.ids_of_opening = lru_cache(maxsize=_MOST_REMEMBERED)(self._ids_of_opening)
+        self._openings: dict[tuple[Any, ...], tuple[Any, Opening]] = {}
         self._heads: dict[str | None, bytes] = {}
         self._decoded_tools: dict[bytes, list[Message]] = {}
 
@@ -146,6 +147,19 @@ class TemplateRenderer(Renderer):
         return [] if self.facts.shows_tools else ["the chat template tells nothing of tools: none will be called"]
 
     def opening(self, ask: Ask) -> Opening:
+        if ask.schema is not None or isinstance(ask.tool_choice, Mapping):
+            return self._opening(ask)
+        # Along a chain these are the same objects. The schemas are remembered, so that no others get their number.
+        asked = (ask.tools, ask.tool_choice, ask.parallel_tool_calls, ask.reasoning_effort, ask.constraints)
+        key = (*asked, id(ask.schemas) if ask.schemas else None)
+        known = self._openings.get(key)
+        if known is None:
+            if len(self._openings) >= _MOST_REMEMBERED:
+                self._openings.clear()
+            known = self._openings[key] = (ask.schemas, self._opening(ask))
+        return known[1]
+
+    def _opening(self, ask: Ask) -> Opening:
         behind = self.seams.opening("u", Setting(bool(ask.tools), has_front=False, effort=ask.reasoning_effort))
         return opening_for(FAMILIES[self.family], self.tokenizer, ask, behind=behind or "")
 

@@ -7,6 +7,7 @@ import pytest
 
 from responses_ws.protocol.sampling import Constraint
 from responses_ws.rendering.base import Ask
+from responses_ws.rendering.template import TemplateRenderer
 
 from . import families
 from .simulation import TOOLS
@@ -116,3 +117,27 @@ def test_a_name_in_a_forced_call_is_text() -> None:
     assert [one for one in opening.ids if renderer.tokenizer.name_of(one)] == [
         renderer.tokenizer.controls["<tool_call>"]
     ]
+
+
+def test_openings_are_told_apart_by_all_that_they_depend_on() -> None:
+    strict = msgspec.json.encode(
+        [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER, "strict": True}}]
+    )
+    tags = frozenset({"structural_tag"})
+    asks = [
+        {},
+        {"tools": strict, "constraints": tags, "schemas": {"get_weather": WEATHER}},
+        {"tools": strict, "constraints": tags, "schemas": {"get_weather": TIME}},
+        {"tools": strict, "constraints": tags},
+        {"tools": strict, "schemas": {"get_weather": WEATHER}},
+        {"tools": strict, "constraints": tags, "tool_choice": "required"},
+        {"tools": strict, "constraints": tags, "tool_choice": "required", "parallel_tool_calls": False},
+        {"tools": BOTH, "constraints": tags, "tool_choice": "required"},
+        {"tools": strict, "constraints": tags, "tool_choice": NAMED, "schemas": {"get_weather": WEATHER}},
+        {"constraints": frozenset({"json_schema"}), "schema": WEATHER},
+    ]
+    fresh = TemplateRenderer(families.tokenizer("chatml"), families.template("chatml"), family="think-hermes")
+
+    remembered = [families.renderer("chatml").opening(Ask(**ask)) for _again in range(2) for ask in asks]
+
+    assert remembered == 2 * [fresh._opening(Ask(**ask)) for ask in asks]
