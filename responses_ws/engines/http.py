@@ -274,7 +274,12 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
         deltas: list[D] = []
         try:
             while not deltas:
-                await self._step(deltas)
+                if self._is_json:
+                    # Asked for a stream, some servers answer in one piece all the same.
+                    self._reader.feed(await self._answer.read_all(MAX_ANSWER_BYTES), deltas)
+                    self._finish(deltas)
+                else:
+                    self._take(await self._answer.read(), deltas)
         except EngineError as exc:
             self.has_ended = True
             if not deltas:
@@ -283,15 +288,9 @@ class StreamedAnswer(AbstractAsyncContextManager[AsyncIterator[list[D]]], Generi
             self._error = exc
         return deltas
 
-    async def _step(self, deltas: list[D]) -> None:
-        """One read from the engine."""
+    def _take(self, chunk: bytes, deltas: list[D]) -> None:
+        """One read from the engine; an empty one is its end."""
         reader = self._reader
-        if self._is_json:
-            # Asked for a stream, some servers answer in one piece all the same.
-            reader.feed(await self._answer.read_all(MAX_ANSWER_BYTES), deltas)
-            self._finish(deltas)
-            return
-        chunk = await self._answer.read()
         for data in self._splitter.feed(chunk) if chunk else self._splitter.close():
             reader.feed(data, deltas)
             if reader.is_done:

@@ -58,18 +58,13 @@ class EventSplitter:
             self._parts.clear()
             self._size = 0
         events: list[bytes] = []
-        if self._at_start and len(chunk) >= len(_BOM):
-            self._at_start = False
-            chunk = chunk.removeprefix(_BOM)
-        if not self._data and not self._at_start:
-            # Nearly always whole events of one line each.
-            *blocks, chunk = chunk.split(b"\n\n")
-            for block in blocks:
-                if block.startswith(b"data: ") and b"\n" not in block and len(block) <= self._max_event_bytes:
-                    events.append(block[6:])
-                else:
-                    self._lines(block, events)
-                    self._line(b"", events)
+        if chunk.startswith(b"data: ") and not self._data:
+            whole, end, rest = chunk.rpartition(b"\n\n")
+            found = whole[6:].split(b"\n\ndata: ")
+            if end and whole.count(b"\n") == 2 * len(found) - 2 and len(whole) <= self._max_event_bytes:
+                # Nearly always: whole events of one line each.
+                self._at_start = False
+                events, chunk = found, rest
         whole, newline, rest = chunk.rpartition(b"\n")
         if newline:
             self._lines(whole, events)

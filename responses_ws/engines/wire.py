@@ -49,11 +49,16 @@ class Connection(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        self._fields: dict[bytes, bytes] = {}
+        """Of the head that is coming, and of trailers."""
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
+        # Called for every field and every chunk: no step is shorter.
+        self.on_header = self._fields.__setitem__
+        self.on_body = self._pieces.append
+        self._parser = httptools.HttpResponseParser(self)
         self._waiting = 0
-        """Bytes of these."""
+        """Bytes that have come since somebody read."""
         self._bare = 0
         """Bytes that have come since the last one of a body."""
         self.status = 0
@@ -110,10 +115,11 @@ class Connection(asyncio.Protocol):
             if self._error is not None:
                 raise self._broken()
             await self._news()
-        pieces, self._pieces = self._pieces, []
+        piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
         self._waiting = 0
         self._go_on()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return piece
 
     async def read_all(self, limit: int) -> bytes:
         """The body, up to ``limit`` bytes; a longer one is cut. Raises EngineError."""
@@ -172,13 +178,15 @@ class Connection(asyncio.Protocol):
             self._fail("it spoke without being asked")
             return
         self._has_come = True
-        self._bare += len(data)
+        pieces = len(self._pieces)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self._is_clean = False
             if not self.is_whole:
                 self._fail(f"what came is no HTTP: {exc}")
+        self._waiting += len(data)
+        self._bare = self._bare + len(data) if len(self._pieces) == pieces else 0
         if self._bare > MAX_HEAD_BYTES and not self.is_whole:
             self._fail(f"more than {MAX_HEAD_BYTES} bytes came without any of a body")
         if self._drain is not None:
@@ -188,7 +196,7 @@ class Connection(asyncio.Protocol):
                 self._drain = None
                 self._keep()
             return
-        if self._waiting > MAX_WAITING_BYTES and not self._is_held and self._error is None:
+        if self._waiting > MAX_WAITING_BYTES and self._pieces and not self._is_held and self._error is None:
             self._is_held = True
             self._transport.pause_reading()
         self._wake()
@@ -204,19 +212,15 @@ class Connection(asyncio.Protocol):
         if self.is_whole:
             raise ValueError("a second answer")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Not of trailers.
-        if not self._has_head:
-            self._headers[name.lower()] = value
-
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
             # Informational; an answer follows.
             if status < 100:
                 raise ValueError("no status")
-            self._headers.clear()
+            self._fields.clear()
             return
+        self._headers = {name.lower(): value for name, value in self._fields.items()}
         coding = self._headers.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
             raise ValueError("a transfer coding that nobody asked for")
@@ -225,11 +229,6 @@ class Connection(asyncio.Protocol):
             self._ends_with_it = coding is None and b"content-length" not in self._headers
         self.status = status
         self._has_head = True
-
-    def on_body(self, piece: bytes) -> None:
-        self._bare = 0
-        self._pieces.append(piece)
-        self._waiting += len(piece)
 
     def on_message_complete(self) -> None:
         if self._has_head:

@@ -69,3 +69,8 @@ def test_an_endless_event_of_short_lines_is_refused():
     with pytest.raises(EngineError):
         for _ in range(MAX_EVENT_BYTES // 1000 + 1):
             splitter.feed(line)
+
+
+def test_an_event_that_is_too_long_is_refused_though_it_is_whole():
+    with pytest.raises(EngineError):
+        EventSplitter(20).feed(b"data: a\n\ndata: " + b"x" * 21 + b"\n\n")
