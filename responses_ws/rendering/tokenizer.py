@@ -95,7 +95,7 @@ class Tokenizer:
         """Whether one might have begun before ``text``."""
         text = text.lstrip()
         ends = any(text[:length] in self._endings for length in range(1, min(self._longest, len(text) + 1)))
-        return ends or any(text in name for name in self.controls)
+        return ends or (len(text) <= self._longest and any(text in name for name in self.controls))
 
     def is_seam(self, before: str, after: str) -> bool:
         """Whether two neighbouring texts become the same ids apart as they do together."""
@@ -159,7 +159,7 @@ class Tokenizer:
         except ImportError:
             return None
         except ValueError as exc:
-            logger.info("A tokenizer of %d control tokens is not for `tiktoken`: %s", len(self.controls), exc)
+            logger.info("`tiktoken` cannot do what this tokenizer of %d words does: %s", self.raw.get_vocab_size(), exc)
             return None
         return pairs
 
