@@ -1,5 +1,6 @@
 """What a template writes around new texts, for those that it only writes: learnt once, then joined without it."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,11 +20,12 @@ _SAMPLES = (" \n a", "7", '{"b": [null]}', "true\n\n", "None", "[c](d) é世")
 """Texts that a template might not write as they are."""
 
 
-class _Told(msgspec.Struct):
-    """A new message, as far as it bears on its form."""
+class _Told(msgspec.Struct, forbid_unknown_fields=True):
+    """A new message of which there is nothing else to tell."""
 
     role: str
-    content: Any = None
+    content: str
+    tool_call_id: str | None = None
 
 
 _told_of = msgspec.json.Decoder(_Told).decode
@@ -54,22 +56,31 @@ class Forms:
     """
 
     def __init__(self, source: str, *, nonce: str, mark: str, facts: Facts, values: Mapping[str, Any]) -> None:
-        self._source, self._nonce, self._mark, self._values = source, nonce, mark, values
+        self._mark, self._values = mark, values
         self._manners = manners = facts.manners
         self._known: dict[Any, Form | None] = {}
-        self._is_off = facts.has_late_head or manners.alternates or manners.answers_results
-        """Messages are not told one by one, or more is to be written among them."""
+        self._is_learning = threading.Lock()
+        self._template: WatchedTemplate | None = None
+        """None: messages are not told one by one, more is to be written among them, or it is different each time."""
+        if not (facts.has_late_head or manners.alternates or manners.answers_results):
+            try:
+                self._template = WatchedTemplate(source, nonce=nonce)
+            except Looked:
+                pass
 
     def texts(self, messages: Sequence[bytes]) -> tuple[list[Kind], list[str]] | None:
         """Kinds and texts of new messages; None: they have no form."""
-        if self._is_off or not 0 < len(messages) <= _MOST_NEW:
+        if self._template is None or not 0 < len(messages) <= _MOST_NEW:
             return None
         kinds: list[Kind] = []
         texts: list[str] = []
         for message in messages:
-            told = _told_of(message)
+            try:
+                told = _told_of(message)
+            except msgspec.ValidationError:
+                return None
             kind, text = _KINDS.get(told.role), told.content
-            if kind is None or type(text) is not str or not text or text.isspace():
+            if kind is None or not text or text.isspace():
                 return None
             kinds.append(kind)
             texts.append(text)
@@ -100,25 +111,31 @@ class Forms:
         if len(messages) != before + len(new):
             return None
         try:
-            template = WatchedTemplate(self._source, nonce=self._nonce)
-            veiled = [_veiled(message, template.book, at - before) for at, message in enumerate(messages)]
-            text = template.render(
-                veiled,
-                tools=[TOOL] if setting.has_tools else None,
-                opens_answer=True,
-                most_characters=_MOST_CHARACTERS,
-                values={**values_for(setting.effort), **self._values},
-            )
-            pieces, slots = template.book.read(text.partition(self._mark)[2])
-            if any(slot.number is None for slot in slots):
+            form = self._form(messages, before, setting)
+            if form is None:
                 return None
-            form = Form(pieces, slots)
             for sample in _SAMPLES:
                 if form.written([sample] * len(new)) != tail([{**one, "content": sample} for one in new]):
                     return None
         except (Looked, TemplateFault):
             return None
         return form
+
+    def _form(self, messages: list[Message], before: int, setting: Setting) -> Form | None:
+        """Of the messages behind the first ``before``. Raises Looked, TemplateFault."""
+        template = self._template
+        assert template is not None, "only of a template that is watched"
+        with self._is_learning:
+            template.book.clear()
+            text = template.render(
+                [_veiled(message, template.book, at - before) for at, message in enumerate(messages)],
+                tools=[TOOL] if setting.has_tools else None,
+                opens_answer=True,
+                most_characters=_MOST_CHARACTERS,
+                values={**values_for(setting.effort), **self._values},
+            )
+            pieces, slots = template.book.read(text.partition(self._mark)[2])
+        return None if any(slot.number is None for slot in slots) else Form(pieces, slots)
 
 
 def _veiled(message: Message, book: Book, number: int) -> Message:

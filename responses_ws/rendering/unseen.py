@@ -95,12 +95,15 @@ def _stripped(text: Unseen, name: str, given: str | None = None) -> str:
 
 
 class Book:
-    """The unseen texts of one rendering."""
+    """The unseen texts of one rendering; `clear` it for the next."""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
         self._marks = marks_of(nonce)
         self._slots: list[Slot] = []
+
+    def clear(self) -> None:
+        self._slots = []
 
     def unseen(self, number: int | None, steps: tuple[tuple[str, Any], ...] = ()) -> Unseen:
         slot = Slot(number, steps)
@@ -113,7 +116,7 @@ class Book:
 
     def seen_as(self, text: str) -> str:
         """A text in which unseen ones stand is unseen."""
-        return self._made(text, None) if self._nonce in text else text
+        return self._made(text, None) if self._marks.search(text) else text
 
     def in_json(self, text: str, *, is_ascii: bool) -> str:
         """JSON with unseen texts in its strings."""
