@@ -163,17 +163,29 @@ async def test_calls_that_run_when_the_client_is_closed_end():
             await reading
 
 
-async def test_a_call_is_cancelled_at_once_however_slow_its_server():
-    left = asyncio.Event()
+async def test_a_call_that_is_left_before_its_head_is_whole_is_left_at_once():
+    arrived, left = asyncio.Event(), asyncio.Event()
 
     async def conduct(caller):
         await caller.asked()
         await caller.say(OK)
+        arrived.set()
         await caller.left()
         left.set()
 
     async with served(conduct) as (_, client):
-        with pytest.raises(EngineError, match="TimeoutError"):
-            await client.ask("/x", b"{}", seconds=0.05)
+        asking = asyncio.create_task(client.ask("/x", b"{}", seconds=DEADLINE))
+        await arrived.wait()
+        asking.cancel()
 
         await left.wait()
+        assert asking.cancelled()
+
+
+async def test_a_question_has_its_time():
+    async with served(always(OK)) as (_, client):
+        for asking in (client.ask("/x", b"{}", seconds=0.05), client.get("/x", seconds=0.05)):
+            with pytest.raises(EngineError, match="TimeoutError") as caught:
+                await asking
+
+            assert caught.value.kind == "unavailable"

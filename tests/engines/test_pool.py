@@ -68,7 +68,11 @@ async def test_an_address_that_does_not_answer_is_given_up():
         await client.aclose()
 
 
-async def test_a_name_that_is_none_is_told():
+async def test_a_name_that_is_none_is_told(monkeypatch):
+    async def resolved(*_args, **_options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
     client = HttpClient("http://engine.invalid/v1")
 
     with pytest.raises(Unreachable, match="engine.invalid"):
