@@ -36,7 +36,7 @@ from tests.runtime.raw import frame
 
 PACKAGE = os.path.dirname(responses_ws.__file__) + os.sep
 TOOLS = [{"type": "function", "name": TOOL, "parameters": {"type": "object"}}]
-_ENDS = (b'{"type":"response.completed"', b'{"type":"response.failed"', b'{"type":"error"')
+_TERMINAL = (b'{"type":"response.completed"', b'{"type":"response.failed"', b'{"type":"error"')
 
 _BY_THE_CLOCK = Checkpointer._run.__code__
 
@@ -91,7 +91,7 @@ class Calls:
             self._work.noted[name].append(note(frame))
         if threading.get_ident() != self._thread:
             return
-        if code is _BY_THE_CLOCK:
+        if code is _BY_THE_CLOCK and event in ("call", "return"):
             self._is_left_out = event == "call"
         if self._is_left_out:
             return
@@ -142,7 +142,8 @@ class Statements(list[tuple[str, int]]):
             self.in_loop.append(sql)
         verb, _, rest = sql.partition(" ")
         table = rest.partition('"responses_ws_')[2].partition('"')[0]
-        size = sum(len(value) for value in params or () if isinstance(value, str | bytes))
+        rows = params if many else [params or ()]
+        size = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
         self.append((f"{verb} {table}".strip(), size))
         return execute(sql, params, many, context)
 
@@ -170,10 +171,6 @@ class Stepped(Conversation):
         head, end = b"" if said else HEAD, self.closing if has_ended else b""
         self.transport.write(head + chunk(b"".join(self.events[said : self.sent]) + end) + END * has_ended)
 
-    def finish(self) -> None:
-        """End an answer that was held."""
-        self.transport.write(chunk(self.closing) + END)
-
 
 @dataclass
 class SteppedEngine:
@@ -184,7 +181,7 @@ class SteppedEngine:
     forms: dict[bytes, Any] = field(default_factory=lambda: {b"completions": chat, b"generate": in_ids})
     step: int = 0
     is_held: bool = False
-    """An answer that has said everything is not ended."""
+    """An answer that has said everything does not end."""
     connections: int = 0
     bodies: list[int] = field(default_factory=list)
     """Sizes of what was posted, in order."""
@@ -192,11 +189,12 @@ class SteppedEngine:
 
 
 @cache
-def _ids() -> Any:
+def _ids() -> Callable[[Asked], Answer]:
     return hermes(TOKENIZER)
 
 
 def in_ids(asked: Asked) -> Answer:
+    """What ``chat`` says, in the ids of our own tokenizer, which takes a moment to be read."""
     return _ids()(asked)
 
 
@@ -276,7 +274,7 @@ class Client:
     async def rest(self) -> dict[str, Any]:
         """The response at the end of a turn, whose engine says its next step when all of the last has come."""
         step, told = self._engine.step, 0
-        while not (said := await self.receive()).startswith(_ENDS):
+        while not (said := await self.receive()).startswith(_TERMINAL):
             if step and said.startswith(b'{"type":"response.output_text.delta"'):
                 told += 1
                 if told % step == 0 and self._engine.now is not None:

