@@ -176,7 +176,7 @@ class HttpClient:
                 await connection.send(head, body, size)
                 return connection
             except ConnectionError as exc:
-                if not tries_left or pool.loop.time() - sent_at > SECONDS_STALE:
+                if pool.is_closed or not tries_left or pool.loop.time() - sent_at > SECONDS_STALE:
                     raise self.unreachable(exc) from exc
                 tries_left -= 1
 

@@ -28,6 +28,7 @@ class Pool:
         """Those used last at the end."""
         self._timer: asyncio.TimerHandle | None = None
         self.keeps = keeps
+        self.is_closed = False
 
     def take(self) -> Connection | None:
         """An idle one, the one used last."""
@@ -46,7 +47,7 @@ class Pool:
         return connection
 
     def keep(self, connection: Connection) -> None:
-        if not self.keeps:
+        if self.is_closed or not self.keeps:
             connection.close()
             return
         connection.idle_since = self.loop.time()
@@ -60,7 +61,7 @@ class Pool:
 
     async def aclose(self) -> None:
         """Closes all, also those in use."""
-        self.keeps = False
+        self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for connection in list(self.connections):

@@ -163,6 +163,24 @@ async def test_calls_that_run_when_the_client_is_closed_end():
             await reading
 
 
+async def test_a_call_that_waits_when_the_client_is_closed_is_not_made_again():
+    arrived = asyncio.Event()
+
+    async def conduct(caller):
+        await caller.asked()
+        arrived.set()
+        await caller.left()
+
+    async with served(conduct) as (server, client):
+        asking = asyncio.create_task(client.post("/x", b"{}"))
+        await arrived.wait()
+        await client.aclose()
+
+        with pytest.raises(EngineError, match="was closed"):
+            await asking
+        assert server.connections == 1
+
+
 async def test_a_call_that_is_left_before_its_head_is_whole_is_left_at_once():
     arrived, left = asyncio.Event(), asyncio.Event()
 
