@@ -118,6 +118,19 @@ async def test_no_step_is_added_by_what_was_said_before(chain: list[tuple[Work, 
     assert abs(late.made_by_us - early.made_by_us) <= 55
 
 
+# 15 % above what it was when it was last looked at: 799 and 755, 1,210 and 1,214.
+PER_TURN = [("chat", 919, 868), ("ids", 1392, 1396)]
+
+
+@pytest.mark.parametrize(("model", "calls", "calls_of_c"), PER_TURN)
+async def test_a_turn_makes_few_calls(chain: list[tuple[Work, int]], model: str, calls: int, calls_of_c: int) -> None:
+    # The least of some: what is scheduled beside a turn may come to the next one.
+    works = [work for work, _ in chain[EARLY : EARLY + 5]]
+
+    assert min(work.ours for work in works) <= calls
+    assert min(work.made_by_us for work in works) <= calls_of_c
+
+
 async def test_a_chain_asks_one_post_a_turn_on_one_connection_and_looks_nothing_up_again(
     settings: Any, api_key: ApiKey, journal: Any
 ) -> None:
