@@ -159,11 +159,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Any, __called: Any, *args: Any, **kwargs: Any) -> Any:
-        text = getattr(__called, "__self__", None)
-        if isinstance(text, str):
-            is_form = __called.__name__ in ("format", "format_map")
-            _check_form(text if is_form else "", (*args, *kwargs.values()))
+        if isinstance(getattr(__called, "__self__", None), str):
+            _check_form("", (*args, *kwargs.values()))
         return super().call(__context, __called, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        write = super().wrap_str_format(value)
+        if write is None:
+            return None
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            _check_form(value.__self__, (*args, *kwargs.values()))
+            return write(*args, **kwargs)
+
+        return bounded
 
 
 _TOO_WIDE = re.compile(r"[0-9]{7}")
