@@ -19,6 +19,7 @@ from typing import Any
 
 from responses_ws.engines.embedded import bundled_model
 from responses_ws.engines.scripted_tokens import TOKENIZER
+from responses_ws.runtime.writer import LINGER_SECONDS
 
 from .fake_answers import HARMONY_RENDERER, hermes_renderer
 from .wire import BenchmarkError
@@ -58,6 +59,8 @@ class Server:
         if self.database is None:
             return None
         deadline = time.monotonic() + START_SECONDS
+        # What is in the journal only is written soon, with what comes meanwhile.
+        time.sleep(4 * LINGER_SECONDS)
         with contextlib.closing(sqlite3.connect(self.database)) as connection:
             # A response that was left by its client is closed a moment later.
             while connection.execute(_OPEN_RECORDS).fetchone() != (0,) and time.monotonic() < deadline:
