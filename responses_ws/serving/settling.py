@@ -56,8 +56,9 @@ async def settle(
         if isinstance(place, Promised):
             background.spawn(_copy_when_written(place, (link, shared), context.parent))
         else:
-            link.copied = shared.copied = copied_ids(link, context.parent)
-            background.spawn(redis_store.save(link, context.parent))
+            parent = _as_kept(context.parent)
+            link.copied = shared.copied = copied_ids(link, parent)
+            background.spawn(redis_store.save(link, parent))
     elif asked.fallback is not None and stored is None and hold is None and turn.status in CONTINUABLE:
         asked.fallback.keep(link, context.parent)
     # Before the terminal event: a fast client continues in the same millisecond.
@@ -73,12 +74,18 @@ async def _copy_when_written(promised: Promised, links: tuple[Link, Link], paren
     place = await promised.when_written()
     if place is None:
         return
-    if parent is not None and isinstance(parent.place, Promised):
-        parent = msgspec.structs.replace(parent, place=parent.place.kept)
+    parent = _as_kept(parent)
     written = msgspec.structs.replace(links[0], place=place)
     for link in (written, *links):
         link.copied = copied_ids(written, parent)
     await redis_store.save(written, parent)
+
+
+def _as_kept(parent: Link | None) -> Link | None:
+    """A parent where it is stored, also if that was a promise. To be asked when its child is written."""
+    if parent is None or not isinstance(parent.place, Promised):
+        return parent
+    return msgspec.structs.replace(parent, place=parent.place.kept)
 
 
 def to_store(context: Context, turn: Turn, output: list[Item], *, begun: Place | None) -> Stored:

@@ -18,7 +18,7 @@ from responses_ws.billing.reconcile import reconcile
 from responses_ws.connection.chain import Chains
 from responses_ws.models import Journal, StoredResponse, UsageRecord
 from responses_ws.protocol.errors import Overloaded, PreviousResponseNotFound
-from responses_ws.runtime import background
+from responses_ws.runtime import background, metrics, redis
 from responses_ws.runtime.journal import File, journal, legacies
 from responses_ws.runtime.writer import writer
 from responses_ws.serving.admission import Principal
@@ -153,6 +153,29 @@ async def test_its_own_connection_goes_on_at_once(principal: Principal, director
     await background.settle()
     journal.close()
     assert list(directory.iterdir()) == []
+
+
+async def test_a_turn_that_ends_before_its_beginning_is_written_goes_on_from_a_promise(
+    principal: Principal, directory: Path, slow: SlowDatabase, settings: Any, redis_url: str
+) -> None:
+    """Redis was told of a parent whose place was still a promise, and the turn failed when all of it was written."""
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "REDIS_URL": redis_url}
+    first = await told(principal, slow, TEXT)
+    run = asyncio.create_task(response_of(asked(principal, "!tokens 5 more", previous_response_id=first["id"])))
+    async with asyncio.timeout(30):
+        # The promise, the beginning and the end of the second turn.
+        while writer.waiting < 3:
+            assert not run.done(), run
+            await asyncio.sleep(0.01)
+    slow.end()
+    second = await run
+    hot_tier.clear()
+
+    found = await response_of(asked(principal, "and?", previous_response_id=second["id"], store=False))
+
+    assert (second["status"], found["status"]) == ("completed", "completed")
+    assert metrics.lookups.value("redis") == 1
+    await redis.aclose()
 
 
 async def test_what_a_killed_process_has_promised_is_replayed_once(
