@@ -232,11 +232,19 @@ class SocketProtocol(_Patience, WebSocketsSansIOProtocol):
 
     def handle_text(self, event: Frame) -> None:
         super().handle_text(event)
-        if not event.fin:
-            self._expect_the_rest()
+        self._took(event)
 
     def handle_bytes(self, event: Frame) -> None:
         super().handle_bytes(event)
+        self._took(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        super().handle_cont(event)
+        event.data = b""
+
+    def _took(self, event: Frame) -> None:
+        # The parser holds its last frame until there is another, and what is small comes past it.
+        event.data = b""
         if not event.fin:
             self._expect_the_rest()
 

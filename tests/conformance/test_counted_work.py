@@ -314,10 +314,10 @@ def steps(work: Work) -> int:
 
 
 MEMORY = [
-    # Items, and the messages made of them. And the last long frame, which the parser of its socket keeps.
-    pytest.param("chat", 2.2, id="chat"),
+    # Items, and the messages made of them.
+    pytest.param("chat", 2.05, id="chat"),
     # And the ids, which are as long as the words that they stand for.
-    pytest.param("ids", 3.3, id="ids", marks=pytest.mark.chaos),
+    pytest.param("ids", 3.2, id="ids", marks=pytest.mark.chaos),
 ]
 
 
