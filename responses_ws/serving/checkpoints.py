@@ -85,19 +85,22 @@ class Checkpointer:
     async def _run(self) -> None:
         while self._open:
             await asyncio.sleep(_TICK)
-            now = time.monotonic()
-            for record, watch in self._open.items():
-                if watch.look_at <= now:
-                    self._look(record, watch, now)
-            if self._changed and self._rests_until <= now and self._has_written(now):
-                batch, self._changed = self._changed, {}
-                faultpoint("checkpoint.before")
-                absent = [record for record in batch if record.is_absent]
-                for record in absent:
-                    record.is_absent = False
-                rows, columns = [record.row for record in absent], {r.response_id: batch[r] for r in batch}
-                self._writing = writer.submit(partial(_write, rows, columns))
-                self._writing.add_done_callback(_heard)
+            # No name of it stays here, and with it the turn that was looked at last.
+            self._look_at_all(time.monotonic())
+
+    def _look_at_all(self, now: float) -> None:
+        for record, watch in self._open.items():
+            if watch.look_at <= now:
+                self._look(record, watch, now)
+        if self._changed and self._rests_until <= now and self._has_written(now):
+            batch, self._changed = self._changed, {}
+            faultpoint("checkpoint.before")
+            absent = [record for record in batch if record.is_absent]
+            for record in absent:
+                record.is_absent = False
+            rows, columns = [record.row for record in absent], {record.response_id: batch[record] for record in batch}
+            self._writing = writer.submit(partial(_write, rows, columns))
+            self._writing.add_done_callback(_heard)
 
     def _look(self, record: Counted, watch: _Watch, now: float) -> None:
         counted = record.count()
