@@ -37,7 +37,8 @@ def test_a_client_that_leaves_at_any_event_pays_for_what_was_made(
 
 def test_the_reaper_and_a_living_owner_never_both_close_a_record(rig: Rig, well: Web) -> None:
     slow = rig.web("slow", fault="end.before:1:sleep:2")
-    asking = threading.Thread(target=slow.client().turn, args=("held up",), kwargs={"input": "!tokens 30 !rate 100 held up"})
+    said = {"input": "!tokens 30 !rate 100 held up"}
+    asking = threading.Thread(target=slow.client().turn, args=("held up",), kwargs=said)
 
     asking.start()
     turn = until(lambda: next((turn for turn in rig.history.turns() if turn.has_output), None), "output")
