@@ -96,7 +96,7 @@ def processor() -> str:
 def versions() -> dict[str, str]:
     """Python and the packages a figure depends on."""
     found = {"python": platform.python_version()}
-    for name in ("django", "channels", "uvicorn", "uvloop", "websockets", "aiohttp"):
+    for name in ("django", "channels", "uvicorn", "uvloop", "websockets", "httptools", "tiktoken"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
