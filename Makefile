@@ -81,7 +81,7 @@ $(VENV)/.lint: $(VENV)/.installed
 stack: $(VENV)/.tests ## start every service of docker-compose.yml as a process, run a chain, compare the books
 	@exec $(PY) -m tests.stack.run
 
-bench: $(VENV)/.tests ## the benchmarks of the README, in some ten minutes; their charts into docs/images [ARGS=NAME…]
+bench: $(VENV)/.tests ## the benchmarks of the README, in a quarter of an hour; their charts into docs/images [ARGS=NAME…]
 	@$(PY) $(PIP) install -e '.[bench]'
 	$(PY) -m benchmarks $(ARGS)
 	@$(PY) -m benchmarks.charts

@@ -1,4 +1,4 @@
-"""The benchmarks of the README, one after the other, in some ten minutes; what they find is written to ``var/bench``.
+"""The benchmarks of the README, one after the other, in a quarter of an hour; what they find is written to ``var/bench``.
 
 ``python -m benchmarks``, or ``make bench``. Each is a module of its own with more options.
 """
@@ -9,9 +9,10 @@ import sys
 
 from . import agent_loop, charts, http, idle, stream, turn_overhead
 
-LOOP_WAYS = "engine,http-new,http-prev,ws,ws-long"
+LOOP = ["-K", "100", "--paces", "100x1000,100x4000"]
 RUNS = {
-    "agent_loop": (agent_loop.main, ["-K", "100", "--paces", "100x1000,100x4000", "--ways", LOOP_WAYS]),
+    "agent_loop": (agent_loop.main, [*LOOP, "--ways", "engine,http-new,http-prev,ws,ws-long"]),
+    "agent_loop_tokenizers": (agent_loop.main, [*LOOP, "--ways", "engine,http-new,ws", "--tokenizers"]),
     "turn_overhead": (turn_overhead.main, []),
     "stream": (stream.main, []),
     "idle": (idle.main, []),

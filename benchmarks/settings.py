@@ -2,10 +2,14 @@
 
 import json
 import os
+import sys
 
 from project.settings import *  # noqa: F403
 from project.settings import DATABASES, RESPONSES_WS
 
+if "BENCHMARK_WITHOUT" in os.environ:
+    # As if it were not installed.
+    sys.modules[os.environ["BENCHMARK_WITHOUT"]] = None  # type: ignore[assignment]
 _given = json.loads(os.environ.get("BENCHMARK_SETTINGS", "{}"))
 RESPONSES_WS |= _given.pop("RESPONSES_WS", {})
 globals().update(_given)
