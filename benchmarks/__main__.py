@@ -1,6 +1,7 @@
 """The benchmarks of the README, one after the other, in a quarter of an hour.
 
-``python -m benchmarks``, or ``make bench``: what they find is written to ``var/bench``. Each is a module of its own with more options.
+``python -m benchmarks``, or ``make bench``: what they find is written to ``var/bench``. Each is a module with more
+options of its own.
 """
 
 import argparse

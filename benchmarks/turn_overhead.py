@@ -31,9 +31,15 @@ def added(rollout: Rollout, direct: Rollout, what: str) -> float:
 
 
 def edges(rollout: Rollout) -> tuple[float, float]:
-    """Milliseconds of a turn early and late in the chain, medians. They are overhead: the engine's own time is none."""
+    """Milliseconds of a turn early and late in the chain, medians."""
     seconds = [turn.seconds for turn in rollout.turns]
     return 1000 * median(seconds[EARLY]), 1000 * median(seconds[-LATE_TURNS:])
+
+
+def growth(rollout: Rollout, direct: Rollout) -> float:
+    """What is added to a turn late in the chain ÷ early in it. A direct call takes longer late, too."""
+    over = [turn.seconds - base.seconds for turn, base in zip(rollout.turns, direct.turns, strict=True)]
+    return median(over[-LATE_TURNS:]) / median(over[EARLY])
 
 
 def chains(load: Load, ways: Sequence[str], rounds: int, engine: Server, server: Server) -> dict[str, list[Rollout]]:
@@ -68,9 +74,11 @@ def tell(findings: Findings, load: Load, found: dict[str, list[Rollout]], *, bes
             findings.add(table, row, "added ms to the first token", first)
         findings.add(table, row, "turns 2–6 ms", early)
         findings.add(table, row, f"last {LATE_TURNS} ms", late)
-        growth = [after / before for before, after in zip(early, late, strict=True)]
-        aim = GROWTH.get(load.engine) if way == "ws" and not beside else None
-        findings.add(table, row, "growth", growth, at_most=aim)
+        if way != "engine":
+            grown = [growth(rollout, base) for rollout, base in zip(rollouts, direct, strict=True)]
+            aim = GROWTH.get(load.engine) if way == "ws" and not beside else None
+            findings.add(table, row, "growth of what is added", grown, at_most=aim)
+        findings.add(table, row, "last ÷ first", [after / before for before, after in zip(early, late, strict=True)])
         for column, start, stop in (("CPU ms/turn", 1, None), ("CPU of the last", load.turns - LATE_TURNS, None)):
             cpu = [1000 * used for rollout in rollouts if (used := rollout.cpu(start, stop)) is not None]
             if cpu:

@@ -32,7 +32,7 @@ def test_turn_overhead_tells_of_every_way_early_and_late(engine, server, finding
 
     findings.tell(tmp_path / "found.json")
     ours = [way for way in turn_overhead.WAYS if way != "engine"]
-    wanted = {(way, column) for way in ours for column in ("added ms/turn", "growth", "CPU ms/turn")}
+    wanted = {(way, column) for way in ours for column in ("added ms/turn", "growth of what is added", "CPU ms/turn")}
     assert wanted | {("ws over ws-long", "added ms/turn")} <= cells(findings)
     written = json.loads((tmp_path / "found.json").read_text())
     assert {name: len(turns) for name, turns in written["series"].items()} == dict.fromkeys(turn_overhead.WAYS, 12)
