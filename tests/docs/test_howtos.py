@@ -9,7 +9,8 @@ from openai import AuthenticationError, NotFoundError, OpenAI
 
 from responses_ws import checks
 from responses_ws.engines.registry import registry
-from tests.project.fresh_project import FreshProject, free_port
+from tests.ports import free_port
+from tests.project.fresh_project import FreshProject
 
 from .pages import DOCS, blocks_of
 

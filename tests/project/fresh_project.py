@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -103,11 +102,6 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         else:
             return
     raise RuntimeError(f"no answer from {url}:\n{log.read_text()}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def children(pid: int) -> list[int]:

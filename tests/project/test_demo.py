@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from .fresh_project import children, free_port, is_gone
+from tests.ports import free_port
+
+from .fresh_project import children, is_gone
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 90.0

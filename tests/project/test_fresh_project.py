@@ -9,8 +9,9 @@ import pytest
 from openai import AuthenticationError, OpenAI
 
 from tests.live import until
+from tests.ports import free_port
 
-from .fresh_project import STOP_SECONDS, FreshProject, children, free_port, is_gone
+from .fresh_project import STOP_SECONDS, FreshProject, children, is_gone
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from .fresh_project import FreshProject, free_port
+from tests.ports import free_port
+
+from .fresh_project import FreshProject
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

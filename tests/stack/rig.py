@@ -13,11 +13,12 @@ from typing import Any, cast
 from responses_ws.runtime.rates import SLOT_SECONDS
 from tests.forking import Forker
 from tests.live import ModelServer, Process, Redis, Server, TokenLog, until
+from tests.ports import free_port
 from tests.proxy import Proxy
 
 from .composefile import read_services
 from .images import ROOT, Place
-from .stack import Running, free_port
+from .stack import Running
 from .turns import SECONDS, Client, History
 
 PRICES = """

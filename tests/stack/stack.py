@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.live import HAS_NURSERY, nursery
+from tests.ports import free_port
 
 from .composefile import Service, read_services
 from .images import ROOT, AppImage, Place, Unavailable, stand_in
@@ -246,9 +246,3 @@ class Stack:
     def discard(self) -> None:
         """Delete the logs and data that a stopped stack leaves."""
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]

@@ -1,6 +1,5 @@
 """Stored chains in a cluster of two nodes: what belongs together lies together."""
 
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,17 +14,12 @@ from responses_ws.stores.base import Place
 from responses_ws.stores.redis import RedisStore
 from responses_ws.stores.rows import Deleted
 from tests.live import Redis
+from tests.ports import free_port
 from tests.waiting import until
 
 from .test_redis import letters, read, save
 
 SLOTS = 16384
-
-
-def bus_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def is_ok(node: Redis) -> bool:
@@ -38,7 +32,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Redis]]:
     with ExitStack() as running:
         started, ports = [], []
         for number in range(2):
-            ports.append(bus_port())
+            ports.append(free_port())
             options = ("--cluster-enabled", "yes", "--cluster-port", str(ports[-1]))
             directory: Path = tmp_path_factory.mktemp(f"node{number}")
             started.append(running.enter_context(Redis(*options, directory=directory)))
