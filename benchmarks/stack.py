@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,7 @@ def responses_server(
     settings: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     beside: Sequence[Sequence[str]] = (),
+    launcher: Callable[[int], Sequence[str]] | None = None,
 ) -> Iterator[Server]:
     """The server as in production with `EVERYTHING` on, on a fresh SQLite database unless something else is said.
 
@@ -143,6 +144,7 @@ def responses_server(
         settings: Django's, over those of the demo project; ``RESPONSES_WS`` key by key.
         environment: more variables, as a ``DATABASE_URL``. With ``BENCHMARK_SCHEMA`` that schema is made in it.
         beside: commands that run as long as the server does, as a worker that bills.
+        launcher: what serves the application in place of our own, by its port: arguments of Python.
 
     Raises:
         BenchmarkError: a command failed, or the server does not answer; with the end of its log.
@@ -165,6 +167,8 @@ def responses_server(
         manage = [sys.executable, str(ROOT / "manage.py")]
         port = free_port()
         serve = [*manage, "responses_ws_serve", "--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)]
+        if launcher is not None:
+            serve = [sys.executable, *launcher(port)]
         for command in (*_preparations(env), ["responses_ws_createkey", "bench", "--key", key]):
             done = subprocess.run(manage + command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
             if done.returncode:
