@@ -143,7 +143,8 @@ class Settings:
     DURABILITY: Literal["commit", "journal"] = "commit"
     """What the terminal event waits for. ``"commit"``: the database has the response and its counts. ``"journal"``: a
     file of this process in ``JOURNAL_DIR`` has them, and the database some milliseconds later; a restart on this
-    machine replays what a killed process has left there."""
+    machine replays what a killed process has left there. The first output waits for the same: that its usage record is
+    begun."""
     JOURNAL_DIR: str = ""
     """A directory on a local disk for journals, shared by the processes of one machine and kept over restarts, of
     containers too. Also where, with either durability, counts are kept when the database is down at the end of a

@@ -26,6 +26,16 @@ def kept(ending: Ending) -> File | None:
         return None
 
 
+async def synced(file: File) -> bool:
+    """Whether the disk has it now."""
+    try:
+        await file.sync()
+    except OSError as exc:
+        logger.error("The journal cannot be synced, ends wait for the database: %s", exc)
+        return False
+    return True
+
+
 def settle_when_written(writing: "Future[Any]", *files: File) -> None:
     """What the journal has is news until the database has it, too."""
 

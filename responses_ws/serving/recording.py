@@ -375,7 +375,7 @@ class Record:
         return is_open and ending.claim is None and ending.fields["status"] != UsageRecord.Status.FAILED
 
     async def _promise(self, ending: Ending, usage: Usage, file: File, ended_at: float) -> Promised | None:
-        """Have the end written that ``file`` has. Durable when this returns."""
+        """Have the end written that ``file`` has. Durable when this returns: where the disk fails, in the database."""
         promised = None
         try:
             faultpoint("journal.written")
@@ -389,11 +389,11 @@ class Record:
                 stored = msgspec.structs.replace(ending.stored, response={**ending.stored.response})
                 ending = msgspec.structs.replace(ending, stored=stored)
                 promised = Promised(ending.project_id, self.response_id, stored.end)
-                promised.writing = writer.submit(partial(ends.keep_word, ending, promised), patience=math.inf)
-                promises.settle_when_written(promised.writing, file)
+                writing = promised.writing = writer.submit(partial(ends.keep_word, ending, promised), patience=math.inf)
+                promises.settle_when_written(writing, file)
                 background.spawn(self._keep_promise(ending, promised, usage))
-            if app_settings.JOURNAL_FSYNC:
-                await file.sync()
+            if app_settings.JOURNAL_FSYNC and not await promises.synced(file):
+                await durable(writing)
         finally:
             self._count_in(ending, str(ending.fields["status"]), usage, ended_at)
         return promised

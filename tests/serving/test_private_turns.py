@@ -1,6 +1,7 @@
 """With a journal, turns that nobody else asks for: opened in it, written whole at their end, and lost by no kill."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -187,6 +188,32 @@ async def test_a_stored_turn_speaks_before_the_database_knows_of_it_and_ends_whe
     assert recorded == [False]
     assert (events[-1]["type"], record.status) == ("response.completed", "completed")
     assert [path.stat().st_size for path in directory.iterdir()] == [0]
+
+
+@pytest.mark.parametrize("store", [False, True])
+async def test_a_disk_that_cannot_be_synced_makes_an_end_wait_for_the_database(
+    principal: Principal,
+    directory: Path,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    store: bool,
+) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError("the disk is broken")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    settings.RESPONSES_WS = {**settings.RESPONSES_WS, "JOURNAL_FSYNC": True}
+    recorded: list[str] = []
+
+    async with aclosing(run_turn(asked(principal, "!tokens 5 once", store=store))) as runs:
+        async for frames in runs:
+            if msgspec.json.decode(frames[-1])["type"] == "response.completed":
+                recorded.append((await UsageRecord.objects.aget()).status)
+    await written()
+
+    assert recorded == ["completed"]
+    assert "cannot be synced" in caplog.text
 
 
 @pytest.mark.parametrize("why", ["budget", "fsync", "commit"])
